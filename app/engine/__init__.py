@@ -1,0 +1,1 @@
+"""Inference: the only place that runs the model."""

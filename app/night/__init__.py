@@ -1,0 +1,1 @@
+"""One night: plan, split, train, gate, publish."""

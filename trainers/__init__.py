@@ -1,0 +1,1 @@
+"""The training algorithms: MLX and NumPy over small protocols."""
