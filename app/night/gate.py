@@ -8,11 +8,9 @@ are alike, so a held-out side of very few groups says less than its p-value.
 """
 
 import hashlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 _HASH_RANGE = 2**64
 
@@ -64,14 +62,6 @@ class GateResult:
     p_value: float
 
 
-def prompt_key(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Identity of a prompt: sha256 hex of the canonical JSON of its messages."""
-    text = json.dumps(
-        list(messages), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def is_held_out(kind: str, name: str, fraction: float, salt: str) -> bool:
     """Whether a group (kind "group") or a prompt without one (kind "prompt") is held out.
 
@@ -93,9 +83,9 @@ def split(
 ) -> Split:
     """Splits rows, oldest first, by the hash of their group, else of their prompt.
 
-    `groups[i]` is row i's group or None, `prompts[i]` its prompt's identity (`prompt_key`). The
-    minimum of held-out prompts never moves a group: too few is reported by `Split.problem`.
-    Raises ValueError for sequences of different length or a fraction outside (0, 1).
+    `groups[i]` is row i's group or None, `prompts[i]` the hash of its prompt's
+    content. The minimum of held-out prompts never moves a group: too few is reported by
+    `Split.problem`. Raises ValueError for sequences of different length or a fraction outside (0, 1).
     """
     if len(groups) != len(prompts):
         raise ValueError(f"{len(groups)} groups do not match {len(prompts)} prompts")

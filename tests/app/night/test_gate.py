@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.night.gate import GateResult, decide, mcnemar, prompt_key, split
+from app.night.gate import GateResult, decide, mcnemar, split
 
 rows = st.lists(
     st.tuples(st.none() | st.sampled_from("abcdefgh"), st.sampled_from("12345678")), max_size=40
@@ -181,13 +181,6 @@ def test_split_refuses_a_fraction_outside_the_open_interval(fraction):
 def test_split_refuses_groups_that_do_not_match_the_prompts():
     with pytest.raises(ValueError, match="match"):
         split(["a"], [], fraction=0.5, minimum=1, salt="")
-
-
-def test_prompt_key_ignores_the_order_of_keys_and_nothing_else():
-    one = prompt_key([{"role": "user", "content": "hello"}])
-    assert one == prompt_key([{"content": "hello", "role": "user"}])
-    assert one != prompt_key([{"role": "user", "content": "hello "}])
-    assert one != prompt_key([{"role": "system", "content": "hello"}])
 
 
 def test_a_clearly_better_candidate_is_published_with_the_numbers():
