@@ -83,9 +83,9 @@ def split(
 ) -> Split:
     """Splits rows, oldest first, by the hash of their group, else of their prompt.
 
-    `groups[i]` is row i's group or None, `prompts[i]` the hash of its prompt's
-    content. The minimum of held-out prompts never moves a group: too few is reported by
-    `Split.problem`. Raises ValueError for sequences of different length or a fraction outside (0, 1).
+    `groups[i]` is row i's group or None, `prompts[i]` the hash of its prompt's content. The
+    minimum of held-out prompts never moves a group: too few is reported by `Split.problem`.
+    Raises ValueError for sequences of different length or a fraction outside (0, 1).
     """
     if len(groups) != len(prompts):
         raise ValueError(f"{len(groups)} groups do not match {len(prompts)} prompts")
