@@ -1,0 +1,1 @@
+"""Where nightowl keeps things: SQLite tables with migrations, expert files, atomic writes."""
