@@ -28,7 +28,8 @@ MAX_WORDS = 12
 
 AREAS = ("kitchen", "living room", "bedroom", "bathroom", "office", "hallway", "garage", "attic")
 DEVICES = ("desk lamp", "coffee maker", "ceiling fan", "heater", "radio", "christmas tree")
-PLAYERS = ("tv", "soundbar", "radio", "record player")
+PLAYERS = ("tv", "stereo", "radio", "record player")
+SPEAKERS = ("stereo", "soundbar", "speaker", "record player")
 COVERS = ("blinds", "shutters", "shades")
 DOORS = ("garage door", "gate", "awning", "roller blind")
 ROBOTS = ("robot", "roomba", "robot vacuum")
@@ -38,7 +39,7 @@ LABELS = ("pasta", "pizza", "eggs", "laundry", "tea", "rice")
 PERCENTS = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 60, 65, 70, 75, 80, 85, 90)
 DEGREES = (16, 17, 18, 19, 20, 21, 22, 23, 24, 25)
 MINUTES = (2, 3, 5, 7, 8, 10, 12, 15, 20, 25, 30, 40, 45, 50)
-HOURS = (2, 3, 4, 5, 6)
+HOURS = (2, 3, 4, 5)
 
 # Expansion rules of the package, cut down to what people say. Each stays a subset of the original,
 # so that hassil still recognises every sentence.
@@ -165,6 +166,7 @@ class Template:
 _AREA = {"area": Slot("area", AREAS)}
 _DEVICE = {"name": Slot("name", DEVICES)}
 _PLAYER = {"name": Slot("name", PLAYERS)}
+_SPEAKER = {"name": Slot("name", SPEAKERS)}
 _COVER = {"cover_classes": Slot("cover", COVERS)}
 _DOOR = {"name": Slot("cover", DOORS)}
 _LEVEL = {"brightness": Slot("level", PERCENTS)}
@@ -201,7 +203,7 @@ SOURCES = (
     Source("pause", "HassMediaPause", "name_only", _PLAYER),
     Source("next_track", "HassMediaNext", "default", {}),
     Source("next_track", "HassMediaNext", "area_only", _AREA),
-    Source("next_track", "HassMediaNext", "name_only", _PLAYER),
+    Source("next_track", "HassMediaNext", "name_only", _SPEAKER),
     Source("set_volume", "HassSetVolume", "default", _VOLUME),
     Source("set_volume", "HassSetVolume", "area_only", _AREA | _VOLUME, mentions="volume"),
     Source("get_weather", "HassGetWeather", "default", {}),
