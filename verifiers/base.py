@@ -1,0 +1,225 @@
+"""What every grader shares: the wire data, the errors, and the one place where a grade is made.
+
+A grader is written as two functions. `expect(item)` reads what the item accepts and raises
+`ItemError` when the item is broken. `compare(sample, expected)` looks at the completion and returns
+an `Outcome`; it has no way to blame the item. So a bad completion can never make a grade errored,
+and a bad item can never be counted as a wrong answer, even when both are bad.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from verifiers.values import json_problem
+
+logger = logging.getLogger(__name__)
+
+MAX_OUTPUT_CHARS = 65_536
+"""A longer completion fails with score 0 without being looked at, whatever the grader."""
+
+BEST_FAILED_SCORE = 1 - 1e-6
+"""The most a failed completion can score: a failure is never worth as much as being right."""
+
+MAX_ERROR_CHARS = 300
+
+ErrorKind = Literal["config", "item", "internal"]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Status(StrEnum):
+    """How a grading ended; `errored` says nothing about the completion."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERRORED = "errored"
+
+
+class ToolCall(BaseModel):
+    """One tool call of a completion, its arguments already parsed by the engine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Sample(BaseModel):
+    """What the model answered: its text, and its tool calls where the engine parsed them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    output_text: str
+    output_tools: tuple[ToolCall, ...] = ()
+
+
+class Grade(BaseModel):
+    """The result of grading one completion.
+
+    `score` and `subscores` lie in [0, 1]; `score` is None, and `error_kind` and `error` are set,
+    exactly when the status is errored. `seconds` is wall time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: Status
+    score: Share | None
+    subscores: dict[str, Share] = Field(default_factory=dict)
+    error_kind: ErrorKind | None = None
+    error: str | None = None
+    seconds: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _errored_has_no_score(self) -> Self:
+        errored = self.status is Status.ERRORED
+        if errored != (self.score is None):
+            raise ValueError("a grade has no score exactly when it is errored")
+        if errored != (self.error is not None) or errored != (self.error_kind is not None):
+            raise ValueError("a grade has an error exactly when it is errored")
+        return self
+
+    @property
+    def passed(self) -> bool:
+        """True when the completion is exactly right."""
+        return self.status is Status.PASSED
+
+
+class GraderConfigError(ValueError):
+    """A grader's configuration is wrong; `path` is the dotted place in it, "" for the whole."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+        self.message = message
+
+
+class ItemError(Exception):
+    """The item lacks what the grader compares with, or holds something it cannot compare with."""
+
+
+class Grader(Protocol):
+    """A built grader: immutable, pure and safe to share between threads."""
+
+    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
+        """Grade one completion. Never raises: what breaks on our side is an errored grade."""
+        ...
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        """Return a completion text that passes for this item, None where there is no such text."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return the validated configuration with every default filled in."""
+        ...
+
+
+class GraderConfig(BaseModel):
+    """The fields that every grader's configuration has; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    name: str | None = Field(default=None, max_length=200, description="A label, shown only.")
+
+
+BuildNested = Callable[[Any, tuple[str, ...]], Grader]
+"""Builds a grader inside a grader, given its configuration and its place in the outer one."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One grader type: the model of its configuration, and how a grader is made from it.
+
+    `make` may raise `GraderConfigError` with a path relative to its own configuration.
+    """
+
+    config: type[GraderConfig]
+    make: Callable[[Any, BuildNested], Grader]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `compare` found: exactly right or not, the shaped score, and its parts."""
+
+    passed: bool
+    score: float
+    subscores: dict[str, float] = field(default_factory=dict)
+
+
+TOO_LONG = Outcome(passed=False, score=0.0)
+
+Expected = TypeVar("Expected")
+
+
+def grade_with(
+    expect: Callable[[dict[str, Any]], Expected],
+    compare: Callable[[Sample, Expected], Outcome],
+    sample: Sample,
+    item: dict[str, Any],
+) -> Grade:
+    """Grade with a grader's two functions, turning whatever they raise into an errored grade."""
+    started = time.perf_counter()
+    try:
+        expected = expect(checked_item(item))
+        too_long = len(sample.output_text) > MAX_OUTPUT_CHARS
+        outcome = TOO_LONG if too_long else compare(sample, expected)
+        return _finished(outcome, time.perf_counter() - started)
+    except ItemError as error:
+        return errored_grade("item", str(error), time.perf_counter() - started)
+    except Exception as error:
+        message = f"the grader broke: {_where(error)}"
+        logger.error(message)
+        return errored_grade("internal", message, time.perf_counter() - started)
+
+
+def checked_item(item: object) -> dict[str, Any]:
+    """Return the item if it is a JSON object within bounds; raises ItemError."""
+    if not isinstance(item, dict):
+        raise ItemError("the item is not a JSON object")
+    problem = json_problem(item)
+    if problem is not None:
+        raise ItemError(f"the item {problem}")
+    return item
+
+
+def errored_grade(kind: ErrorKind, message: str, seconds: float) -> Grade:
+    """Make the grade that says that nothing is known about the completion."""
+    return Grade(
+        status=Status.ERRORED,
+        score=None,
+        error_kind=kind,
+        error=message[:MAX_ERROR_CHARS],
+        seconds=seconds,
+    )
+
+
+def passing(grader: Grader, text: str, item: dict[str, Any]) -> str | None:
+    """Return the text if the grader passes it for the item, else None."""
+    return text if grader.grade(Sample(output_text=text), item).passed else None
+
+
+def _finished(outcome: Outcome, seconds: float) -> Grade:
+    ceiling = 1.0 if outcome.passed else BEST_FAILED_SCORE
+    return Grade(
+        status=Status.PASSED if outcome.passed else Status.FAILED,
+        score=min(outcome.score, ceiling),
+        subscores=outcome.subscores,
+        seconds=seconds,
+    )
+
+
+def _where(error: Exception) -> str:
+    """Name an exception by type and place only: its text could hold the user's data."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return type(error).__name__
+    file = Path(trace.tb_frame.f_code.co_filename).name
+    return f"{type(error).__name__} at {file}:{trace.tb_lineno}"

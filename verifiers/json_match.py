@@ -1,0 +1,193 @@
+"""`json_match`: a completion that is a JSON object, field by field against the item's object.
+
+Score = `parseable_weight` * parseable + (1 - `parseable_weight`) * fields, where
+
+* parseable is 1 for an object alone, 0.5 for one with other text around it that is not to be
+  ignored, 0 for none;
+* fields is the weight of the right fields over the weight of all fields, where each unexpected
+  field adds the mean weight to the bottom, as a field that is wrong.
+
+Passes when every listed field is right, nothing is unexpected and nothing surrounds the object.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from verifiers.base import (
+    BuildNested,
+    Family,
+    Grade,
+    Grader,
+    GraderConfig,
+    ItemError,
+    Outcome,
+    Sample,
+    checked_item,
+    grade_with,
+    passing,
+)
+from verifiers.parsing import Malformed, find_object
+from verifiers.templates import item_value, parse_path
+from verifiers.values import Missing, Normalise, canonical, look_up
+
+Path = tuple[str, ...]
+Weight = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class JsonMatchConfig(GraderConfig):
+    """Configuration of `json_match`."""
+
+    type: Literal["json_match"]
+    reference: str = Field(
+        default="answer", description="Path of the expected object in the item; {{item.x}} too."
+    )
+    fields: dict[str, Weight] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="Dotted path -> weight of each field that counts; by default every top-level "
+        "field of the expected object, weighing the same.",
+    )
+    unexpected: Literal["refuse", "ignore"] = Field(
+        default="refuse", description="Fields that are neither listed nor in the expected object."
+    )
+    surrounding: Literal["refuse", "ignore"] = Field(
+        default="refuse", description="Text before or after the object."
+    )
+    parseable_weight: float = Field(default=0.1, ge=0, lt=1)
+    normalise: Normalise = Normalise()
+
+    @field_validator("reference")
+    @classmethod
+    def _is_path(cls, text: str) -> str:
+        return ".".join(parse_path(text))
+
+    @field_validator("fields")
+    @classmethod
+    def _are_paths(cls, fields: dict[str, float] | None) -> dict[str, float] | None:
+        for path in fields or ():
+            if "" in path.split("."):
+                raise ValueError(f"{path!r} is not a dotted path")
+        return fields
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The expected object and the weight of each field that counts."""
+
+    value: dict[str, Any]
+    fields: dict[Path, float]
+
+
+@dataclass(frozen=True)
+class JsonMatch:
+    """Compares objects field by field."""
+
+    config: JsonMatchConfig
+
+    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
+        """Score by parseability and right fields; sub-scores `parseable` and `fields`."""
+        return grade_with(self._expect, self._compare, sample, item)
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        """Return the expected object as JSON, its keys in the item's order."""
+        try:
+            wanted = self._expect(checked_item(item))
+        except ItemError:
+            return None  # The grade of any completion says what is wrong with the item.
+        return passing(self, json.dumps(wanted.value, ensure_ascii=False), item)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the configuration with its defaults."""
+        return self.config.model_dump(mode="json")
+
+    def _expect(self, item: dict[str, Any]) -> Wanted:
+        place = self.config.reference
+        value = item_value(item, tuple(place.split(".")))
+        if not isinstance(value, dict):
+            raise ItemError(f"the item's field '{place}' is not a JSON object")
+        if self.config.fields is None:
+            return Wanted(value, {(key,): 1.0 for key in value})
+        fields = {tuple(path.split(".")): weight for path, weight in self.config.fields.items()}
+        for path in fields:
+            _require(value, path, place)
+        return Wanted(value, fields)
+
+    def _compare(self, sample: Sample, wanted: Wanted) -> Outcome:
+        try:
+            found = find_object(sample.output_text)
+        except Malformed:
+            return Outcome(False, 0.0, {"parseable": 0.0, "fields": 0.0})
+        whole = found.alone or self.config.surrounding == "ignore"
+        parseable = 1.0 if whole else 0.5
+        wrong = self._wrong(found.value, wanted)
+        extra = 0 if self.config.unexpected == "ignore" else _unexpected(found.value, wanted)
+        share = _share(wanted, wrong, extra)
+        subscores = {"parseable": parseable, "fields": share}
+        # Not decided by share == 1: rounding could hide a field of tiny weight.
+        if whole and not wrong and not extra:
+            return Outcome(True, 1.0, subscores)
+        weight = self.config.parseable_weight
+        # min: rounding may carry the mean of ones just above one.
+        return Outcome(False, min(1.0, weight * parseable + (1 - weight) * share), subscores)
+
+    def _wrong(self, value: Any, wanted: Wanted) -> list[Path]:
+        return [path for path in wanted.fields if not self._same(value, wanted.value, path)]
+
+    def _same(self, value: Any, wanted: Any, path: Path) -> bool:
+        try:
+            found = look_up(value, path)
+        except Missing:
+            return False
+        normalise = self.config.normalise
+        return canonical(found, normalise) == canonical(look_up(wanted, path), normalise)
+
+
+def _share(wanted: Wanted, wrong: list[Path], extra: int) -> float:
+    """Weighted share of right fields, each unexpected one counting as a wrong one of mean weight."""
+    if not wrong and not extra:
+        return 1.0
+    total = math.fsum(wanted.fields.values())
+    right = math.fsum(weight for path, weight in wanted.fields.items() if path not in wrong)
+    mean = total / len(wanted.fields) if wanted.fields else 1.0
+    return right / (total + extra * mean)
+
+
+def _require(value: dict[str, Any], path: Path, place: str) -> None:
+    try:
+        look_up(value, path)
+    except Missing as error:
+        raise ItemError(f"the item's field '{place}' has no field '{error}'") from error
+
+
+def _unexpected(value: Any, wanted: Wanted) -> int:
+    """Count the fields that are neither listed nor in the expected object, at any depth.
+
+    A listed field is compared whole, so nothing inside it is counted here a second time.
+    """
+
+    def count(found: Any, expected: Any, place: Path) -> int:
+        if not isinstance(found, dict) or not isinstance(expected, dict):
+            return 0
+        total = 0
+        for key, inner in found.items():
+            here = (*place, key)
+            if here in wanted.fields:
+                continue
+            total += count(inner, expected[key], here) if key in expected else 1
+        return total
+
+    return count(value, wanted.value, ())
+
+
+def _make(config: JsonMatchConfig, _build: BuildNested) -> Grader:
+    return JsonMatch(config)
+
+
+JSON_MATCH = Family(JsonMatchConfig, _make)

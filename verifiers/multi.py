@@ -1,0 +1,128 @@
+"""`multi`: several graders on the same completion; all must pass.
+
+The score is their weighted mean. One that errors makes the whole errored: a mean over the others
+would be a number about something else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+
+from verifiers.base import (
+    BEST_FAILED_SCORE,
+    BuildNested,
+    Family,
+    Grade,
+    Grader,
+    GraderConfig,
+    Sample,
+    Status,
+    errored_grade,
+    passing,
+)
+
+# No dots: they separate a sub-grader's name from its own sub-scores.
+PartName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+Weight = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class MultiConfig(GraderConfig):
+    """Configuration of `multi`."""
+
+    type: Literal["multi"]
+    graders: dict[PartName, dict[str, Any]] = Field(
+        min_length=1, max_length=32, description="A name for each grader's own configuration."
+    )
+    weights: dict[PartName, Weight] = Field(
+        default_factory=dict, description="Weights in the score; 1 where none is given."
+    )
+
+    @field_validator("weights")
+    @classmethod
+    def _weigh_known_parts(
+        cls, weights: dict[str, float], info: ValidationInfo
+    ) -> dict[str, float]:
+        unknown = sorted(set(weights) - set(info.data.get("graders", weights)))
+        if unknown:
+            raise ValueError(f"no grader is named {unknown[0]!r}")
+        return weights
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the graders, with its weight in the score."""
+
+    name: str
+    grader: Grader
+    weight: float
+
+
+@dataclass(frozen=True)
+class Multi:
+    """Passes when every part passes."""
+
+    config: MultiConfig
+    parts: tuple[Part, ...]
+
+    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
+        """Grade with every part; errored if one is, with the name of the first that is."""
+        started = time.perf_counter()
+        grades = [(part, part.grader.grade(sample, item)) for part in self.parts]
+        for part, grade in grades:
+            if grade.error is not None and grade.error_kind is not None:
+                message = f"{part.name}: {grade.error}"
+                return errored_grade(grade.error_kind, message, time.perf_counter() - started)
+        passed = all(grade.passed for _, grade in grades)
+        mean = _weighted_mean([(part.weight, grade.score or 0.0) for part, grade in grades])
+        return Grade(
+            status=Status.PASSED if passed else Status.FAILED,
+            score=mean if passed else min(mean, BEST_FAILED_SCORE),
+            subscores=_subscores(grades),
+            seconds=time.perf_counter() - started,
+        )
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        """Return the first reference of a part that all parts pass."""
+        for part in self.parts:
+            text = part.grader.reference(item)
+            if text is not None and passing(self, text, item) is not None:
+                return text
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the configuration with the defaults of the parts and every weight."""
+        return {
+            **self.config.model_dump(mode="json"),
+            "graders": {part.name: part.grader.describe() for part in self.parts},
+            "weights": {part.name: part.weight for part in self.parts},
+        }
+
+
+def _weighted_mean(weighted: list[tuple[float, float]]) -> float:
+    total = math.fsum(weight for weight, _ in weighted)
+    # Rounding may carry the mean of ones just above one.
+    return min(1.0, math.fsum(weight * score for weight, score in weighted) / total)
+
+
+def _subscores(grades: list[tuple[Part, Grade]]) -> dict[str, float]:
+    result: dict[str, float] = {}
+    for part, grade in grades:
+        result[part.name] = grade.score or 0.0
+        result.update({f"{part.name}.{key}": value for key, value in grade.subscores.items()})
+    return result
+
+
+def _make(config: MultiConfig, build: BuildNested) -> Grader:
+    parts = tuple(
+        Part(name, build(nested, ("graders", name)), config.weights.get(name, 1.0))
+        for name, nested in config.graders.items()
+    )
+    return Multi(config, parts)
+
+
+MULTI = Family(MultiConfig, _make)

@@ -1,0 +1,102 @@
+"""Reading JSON out of a completion, strictly.
+
+Stricter than `json.loads`: duplicate keys, NaN, Infinity, numbers that overflow to infinity,
+integers of more than a thousand digits and deep nesting are all malformed. Every function is linear
+in the length of the text, so that no completion can stall a training run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from verifiers.values import MAX_DEPTH, MAX_DIGITS
+
+# A string runs to its closing quote or to the end of the text; written so that it cannot fail once
+# begun, hence cannot be retried from every quote inside it.
+_BRACKETS_AND_STRINGS = re.compile(r'"(?:[^"\\]+|\\.?)*"?|[\[\]{}]', re.DOTALL)
+
+
+class Malformed(ValueError):
+    """The text is not the JSON it should be. About the completion, so it means failed."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A JSON value found in a text; `alone` when only white space surrounds it."""
+
+    value: Any
+    alone: bool
+
+
+def find_object(text: str) -> Found:
+    """Read the JSON object that begins at the first brace of a text; raises Malformed.
+
+    Later braces are not tried: that would take quadratic time on a text full of them.
+    """
+    start = text.find("{")
+    if start < 0:
+        raise Malformed("no object")
+    check_depth(text)
+    value, end = decode_at(text, start)
+    alone = not text[:start].strip() and not text[end:].strip()
+    return Found(value, alone)
+
+
+def check_depth(text: str) -> None:
+    """Raise Malformed if brackets outside strings are nested too deep.
+
+    Checked before decoding, so that the answer does not depend on how deep the caller's own stack
+    is, as catching RecursionError would.
+    """
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for match in _BRACKETS_AND_STRINGS.finditer(text):
+        first = match.group()[0]
+        if first in "[{":
+            depth += 1
+        elif first in "]}":
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise Malformed("nested too deep")
+
+
+def decode_at(text: str, position: int) -> tuple[Any, int]:
+    """Read the JSON value at a position of a depth-checked text; returns it and where it ends."""
+    try:
+        return _DECODER.raw_decode(text, position)
+    except json.JSONDecodeError as error:
+        raise Malformed(error.msg) from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise Malformed("duplicate key")
+    return result
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise Malformed("integer too long")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise Malformed("number too large")
+    return number
+
+
+def _constant(text: str) -> Any:
+    raise Malformed(f"{text} is not JSON")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant
+)

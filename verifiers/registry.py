@@ -1,0 +1,83 @@
+"""The grader types by name: building a grader from its configuration, its identity, the schemas.
+
+A new type is one file with a `Family` and one line in `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import ValidationError
+
+from verifiers.base import Family, Grader, GraderConfigError
+from verifiers.function_call import FUNCTION_CALL
+from verifiers.json_match import JSON_MATCH
+from verifiers.multi import MULTI
+from verifiers.string_check import STRING_CHECK
+from verifiers.values import json_problem
+
+FAMILIES: dict[str, Family] = {
+    "string_check": STRING_CHECK,
+    "json_match": JSON_MATCH,
+    "function_call": FUNCTION_CALL,
+    "multi": MULTI,
+}
+
+
+def build(config: dict[str, Any]) -> Grader:
+    """Build a grader; raises GraderConfigError with the place of the first mistake."""
+    problem = json_problem(config)
+    if problem is not None:
+        raise GraderConfigError("", f"the configuration {problem}")
+    return _build(config)
+
+
+def grader_hash(config: dict[str, Any]) -> str:
+    """Identify a grader: sha256 hex of its validated configuration with defaults filled in.
+
+    Raises GraderConfigError. Two configurations that differ only in what they leave to the
+    defaults, or in the order of their keys, have the same hash.
+    """
+    text = json.dumps(
+        build(config).describe(),
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON schema of every grader type's configuration."""
+    return {name: family.config.model_json_schema() for name, family in FAMILIES.items()}
+
+
+def _build(config: Any) -> Grader:
+    """Build a grader; the paths of errors are relative to this configuration."""
+    if not isinstance(config, dict):
+        raise GraderConfigError("", "a grader's configuration is a JSON object")
+    family = _family(config.get("type"))
+    try:
+        validated = family.config.model_validate(config)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(str(step) for step in first["loc"])
+        raise GraderConfigError(path, first["msg"].removeprefix("Value error, ")) from error
+    return family.make(validated, _build_nested)
+
+
+def _build_nested(config: Any, place: tuple[str, ...]) -> Grader:
+    try:
+        return _build(config)
+    except GraderConfigError as error:
+        path = ".".join((*place, error.path) if error.path else place)
+        raise GraderConfigError(path, error.message) from error
+
+
+def _family(name: object) -> Family:
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise GraderConfigError("type", f"is not a grader type; there are {', '.join(FAMILIES)}")
+    return FAMILIES[name]
