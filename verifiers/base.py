@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -216,10 +217,5 @@ def _finished(outcome: Outcome, seconds: float) -> Grade:
 
 def _where(error: Exception) -> str:
     """Name an exception by type and place only: its text could hold the user's data."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return type(error).__name__
-    file = Path(trace.tb_frame.f_code.co_filename).name
-    return f"{type(error).__name__} at {file}:{trace.tb_lineno}"
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(innermost.filename).name}:{innermost.lineno}"

@@ -137,8 +137,8 @@ class JsonMatch:
         # min: rounding may carry the mean of ones just above one.
         return Outcome(False, min(1.0, weight * parseable + (1 - weight) * share), subscores)
 
-    def _wrong(self, value: Any, wanted: Wanted) -> list[Path]:
-        return [path for path in wanted.fields if not self._same(value, wanted.value, path)]
+    def _wrong(self, value: Any, wanted: Wanted) -> set[Path]:
+        return {path for path in wanted.fields if not self._same(value, wanted.value, path)}
 
     def _same(self, value: Any, wanted: Any, path: Path) -> bool:
         try:
@@ -149,8 +149,8 @@ class JsonMatch:
         return canonical(found, normalise) == canonical(look_up(wanted, path), normalise)
 
 
-def _share(wanted: Wanted, wrong: list[Path], extra: int) -> float:
-    """Weighted share of right fields, each unexpected one counting as a wrong one of mean weight."""
+def _share(wanted: Wanted, wrong: set[Path], extra: int) -> float:
+    """Weighted share of right fields; an unexpected one is a wrong one of mean weight."""
     if not wrong and not extra:
         return 1.0
     total = math.fsum(wanted.fields.values())

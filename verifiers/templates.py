@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from verifiers.base import ItemError
@@ -19,39 +20,41 @@ _ITEM_EXPRESSION = re.compile(r"\{\{\s*item\.(.*?)\s*\}\}")
 _PATH = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 
 
-class _Output:
-    """The place of the completion in a template."""
+class Slot(Enum):
+    """A place in a template that stays open until there is a completion.
 
+    An enumeration, so that it stays the same object in a grader sent to another process.
+    """
 
-OUTPUT = _Output()
+    OUTPUT = "sample.output_text"
 
 
 @dataclass(frozen=True)
 class Bound:
     """A template whose item fields are filled in; only the completion is open."""
 
-    pieces: tuple[str | _Output, ...]
+    pieces: tuple[str | Slot, ...]
 
     @property
     def text(self) -> str | None:
         """The whole text if the completion has no place in it, else None."""
-        return None if OUTPUT in self.pieces else self.render("")
+        return None if Slot.OUTPUT in self.pieces else self.render("")
 
     def render(self, output: str) -> str:
         """Return the text with the completion in its places."""
-        return "".join(output if isinstance(piece, _Output) else piece for piece in self.pieces)
+        return "".join(output if isinstance(piece, Slot) else piece for piece in self.pieces)
 
 
 @dataclass(frozen=True)
 class Template:
     """A parsed template: literal texts, paths into the item, places of the completion."""
 
-    pieces: tuple[str | tuple[str, ...] | _Output, ...]
+    pieces: tuple[str | tuple[str, ...] | Slot, ...]
 
     @property
     def uses_output(self) -> bool:
         """True when the completion has a place in the template."""
-        return OUTPUT in self.pieces
+        return Slot.OUTPUT in self.pieces
 
     @property
     def constant(self) -> str | None:
@@ -71,7 +74,7 @@ class Template:
 
 def parse_template(text: str) -> Template:
     """Parse a template; raises ValueError that says which expression is wrong."""
-    pieces: list[str | tuple[str, ...] | _Output] = []
+    pieces: list[str | tuple[str, ...] | Slot] = []
     position = 0
     for match in _EXPRESSION.finditer(text):
         pieces.append(_literal(text[position : match.start()]))
@@ -104,13 +107,13 @@ def _literal(text: str) -> str:
     return text
 
 
-def _expression(text: str) -> tuple[str, ...] | _Output:
-    if text == "sample.output_text":
-        return OUTPUT
+def _expression(text: str) -> tuple[str, ...] | Slot:
+    if text == Slot.OUTPUT.value:
+        return Slot.OUTPUT
     root, _, path = text.partition(".")
     if root == "item" and _PATH.fullmatch(path):
         return tuple(path.split("."))
-    raise ValueError(f"{text!r} is neither 'item.<field>' nor 'sample.output_text'")
+    raise ValueError(f"{text!r} is neither 'item.<field>' nor '{Slot.OUTPUT.value}'")
 
 
 def _item_text(item: dict[str, Any], path: tuple[str, ...]) -> str:

@@ -1,0 +1,157 @@
+"""`json_match` against a field-by-field count."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.verifiers.strategies import JSON, KEYS, OBJECTS
+from verifiers import Grade, Sample, Status, build
+from verifiers.values import Normalise, canonical
+
+WEIGHTS = st.floats(0.01, 100)
+
+
+def grade(output: Any, answer: Any, **config: Any) -> Grade:
+    """Grade an output (as JSON unless it is text) against an answer."""
+    text = output if isinstance(output, str) else json.dumps(output)
+    grader = build({"type": "json_match", **config})
+    return grader.grade(Sample(output_text=text), {"answer": answer})
+
+
+@given(OBJECTS)
+def test_the_reference_passes_with_every_subscore_full(answer: dict[str, Any]) -> None:
+    text = build({"type": "json_match"}).reference({"answer": answer})
+    assert text is not None
+    result = grade(text, answer)
+    assert result.passed and result.score == 1.0
+    assert result.subscores == {"parseable": 1.0, "fields": 1.0}
+
+
+@given(OBJECTS, OBJECTS, st.booleans(), st.floats(0, 0.9))
+def test_the_score_is_the_share_of_right_fields(
+    output: dict[str, Any], answer: dict[str, Any], ignore: bool, parseable: float
+) -> None:
+    shared = {**output, **{key: answer[key] for key in list(answer)[::2]}}
+    right = sum(
+        key in shared and canonical(shared[key], Normalise()) == canonical(value, Normalise())
+        for key, value in answer.items()
+    )
+    extra = 0 if ignore else sum(key not in answer for key in shared)
+    total = len(answer) + extra
+    share = right / total if total else 1.0
+    result = grade(
+        shared,
+        answer,
+        unexpected="ignore" if ignore else "refuse",
+        parseable_weight=parseable,
+    )
+    assert result.subscores["fields"] == pytest.approx(share)
+    assert result.passed == (right == total)
+    assert result.score == pytest.approx(parseable + (1 - parseable) * share, abs=2e-6)
+
+
+@given(st.dictionaries(KEYS, st.tuples(JSON, WEIGHTS, st.booleans()), min_size=1, max_size=5))
+def test_fields_weigh_what_the_configuration_says(fields: dict[str, Any]) -> None:
+    answer: dict[str, Any] = {
+        "in": {key: value for key, (value, _, _) in fields.items()},
+        "other": 1,
+    }
+    output = copy.deepcopy(answer)
+    for key, (_, _, keep) in fields.items():
+        if not keep:
+            output["in"][key] = "certainly wrong"
+    weights = {f"in.{key}": weight for key, (_, weight, _) in fields.items()}
+    kept = sum(weight for _, weight, keep in fields.values() if keep)
+    result = grade(output, answer, fields=weights)
+    assert result.subscores["fields"] == pytest.approx(kept / sum(weights.values()))
+    assert result.passed == all(keep for _, _, keep in fields.values())
+
+
+@given(OBJECTS.filter(bool), st.data())
+def test_a_mutated_answer_fails(answer: dict[str, Any], data: st.DataObject) -> None:
+    key = data.draw(st.sampled_from(sorted(answer)))
+    changed = data.draw(JSON)
+    assume(canonical(changed, Normalise()) != canonical(answer[key], Normalise()))
+    removed = {other: value for other, value in answer.items() if other != key}
+    for output in ({**answer, key: changed}, removed, {**answer, "unexpected_key": 1}):
+        result = grade(output, answer)
+        assert result.status is Status.FAILED
+        assert result.score is not None and 0.1 <= result.score < 1
+
+
+def test_a_tiny_weight_cannot_hide_a_wrong_field() -> None:
+    result = grade({"a": 1, "b": 2}, {"a": 1, "b": 3}, fields={"a": 1e6, "b": 1e-300})
+    assert result.status is Status.FAILED
+    assert result.score is not None and result.score < 1
+
+
+def test_fields_not_listed_do_not_count_but_unknown_ones_do_at_any_depth() -> None:
+    answer = {"a": {"x": 1, "y": {"z": 1}}, "b": 2}
+    fields = {"a.x": 1}
+    assert grade({"a": {"x": 1, "y": 9}}, answer, fields=fields).passed
+    assert grade({"a": {"x": 1}, "b": 9}, answer, fields=fields).passed
+    for output in (
+        {"a": {"x": 1}, "c": 1},
+        {"a": {"x": 1, "c": 1}},
+        {"a": {"x": 1, "y": {"c": 1}}},
+    ):
+        result = grade(output, answer, fields=fields)
+        assert result.subscores == {"parseable": 1.0, "fields": 0.5}
+        assert not result.passed
+        assert grade(output, answer, fields=fields, unexpected="ignore").passed
+
+
+def test_surrounding_text_costs_half_of_parseable_unless_it_is_ignored() -> None:
+    text = 'Sure:\n```json\n{"a": 1}\n```'
+    refused = grade(text, {"a": 1})
+    assert not refused.passed and refused.score == pytest.approx(0.95)
+    assert grade(text, {"a": 1}, surrounding="ignore").passed
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1, "a": 1}', '{"a": NaN}', "1" * 70_000])
+def test_malformed_output_fails_with_zero(text: str) -> None:
+    result = grade(text, {"a": 1})
+    assert (result.status, result.score) == (Status.FAILED, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("item", "config"),
+    [
+        ({}, {}),
+        ({"answer": None}, {}),
+        ({"answer": "text"}, {}),
+        ({"answer": {"a": 1}}, {"fields": {"b": 1}}),
+        ({"answer": {"a": 1}}, {"fields": {"a.b": 1}}),
+        ({"answer": {"a": float("inf")}}, {}),
+        ({"answer": {"a": 1}}, {"reference": "answer.a"}),
+    ],
+)
+def test_a_broken_item_is_errored_and_has_no_reference(
+    item: dict[str, Any], config: dict[str, Any]
+) -> None:
+    grader = build({"type": "json_match", **config})
+    result = grader.grade(Sample(output_text="not json"), item)
+    assert (result.status, result.error_kind) == (Status.ERRORED, "item")
+    assert grader.reference(item) is None
+
+
+def test_an_empty_object_can_be_wanted() -> None:
+    assert grade({}, {}).passed
+    assert grade({"a": 1}, {}).subscores == {"parseable": 1.0, "fields": 0.0}
+
+
+def test_the_expected_object_is_found_by_path_in_either_form() -> None:
+    for reference in ("wanted.0", "{{ item.wanted.0 }}"):
+        grader = build({"type": "json_match", "reference": reference})
+        assert grader.grade(Sample(output_text='{"a": 1}'), {"wanted": [{"a": "1"}]}).passed
+
+
+def test_normalisation_can_be_switched_off() -> None:
+    assert grade({"a": "X"}, {"a": "x"}).passed
+    assert not grade({"a": "X"}, {"a": "x"}, normalise={"casefold": False}).passed
+    assert not grade({"a": "1"}, {"a": 1}, normalise={"numbers": False}).passed
+    assert not grade({"a": "x "}, {"a": "x"}, normalise={"strip": False}).passed
