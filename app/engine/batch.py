@@ -1,0 +1,203 @@
+"""Many rows in one forward pass, each with its own expert.
+
+``Runtime`` is a loaded base model with expert slots; ``Batch`` is the state of rows being
+generated: P groups of R rows with their keys and values (``app.engine.cache``) and their experts'
+edits (``app.engine.layers``).  Nothing here samples, schedules or knows about requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
+from app.engine.cache import GroupKV, LayerTensors, Layout
+from app.engine.layers import Edits, Selection, install
+from app.engine.models import LoadedModel, attention_windows, head, inner
+from trainers.spectral import Basis, Coordinates
+
+Tokens = npt.NDArray[np.int32]
+# Columns reserved beyond what is needed now, so that a decode step rarely reallocates.
+_GROWTH = 64
+
+
+class Runtime:
+    """A base model ready to run batches.
+
+    Args:
+        model: loaded base model; its layers are replaced by slotted ones, in place.
+        basis: the basis of this model.
+    """
+
+    def __init__(self, model: LoadedModel, basis: Basis) -> None:
+        self.model = model
+        self.basis_hash = basis.sha256
+        self.coordinates: Coordinates = basis.coordinates
+        self._blocks = {
+            name: (block.singular_values.shape[0], block.singular_values.shape[1])
+            for name, block in basis.blocks.items()
+        }
+        self._inner: Any = inner(model.module)
+        self._windows = attention_windows(model.module)
+        self._selection: Selection = install(self._inner, self._windows, basis)
+        self.eos: frozenset[int] = frozenset(model.tokenizer.eos_token_ids)
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers."""
+        return len(self._windows)
+
+    def edits(self, flat: mx.array | None) -> Edits | None:
+        """Edits of a (P, total) fp32 array of experts; ``None`` stays the plain base."""
+        return None if flat is None else Edits(self.coordinates, flat, self._blocks)
+
+    def forward(self, batch: Batch, tokens: Tokens) -> mx.array:
+        """Run ``tokens`` (B, L) as the next columns of ``batch``; hidden states (B, L, hidden).
+
+        Lazy: nothing is computed before ``mx.eval``.
+        """
+        self._selection.edits = batch.edits
+        batch.layout.begin(tokens.shape[1])
+        hidden: mx.array = self._inner(mx.array(tokens), cache=batch.layers)
+        batch.layout.end()
+        return hidden
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """(..., hidden) -> (..., vocabulary)."""
+        return head(self.model.module, hidden)
+
+
+@dataclass
+class Batch:
+    """P groups of R rows being generated.
+
+    Attributes:
+        layout: positions and padding, shared by the layers.
+        layers: keys and values of each layer.
+        edits: the groups' experts; ``None`` when all rows use the plain base.
+    """
+
+    layout: Layout
+    layers: list[GroupKV]
+    edits: Edits | None
+
+    @classmethod
+    def fresh(
+        cls,
+        runtime: Runtime,
+        groups: int,
+        pad: npt.NDArray[np.int32],
+        capacity: int,
+        edits: Edits | None,
+        prefix: LayerTensors | None = None,
+    ) -> Batch:
+        """An empty batch of ``len(pad)`` rows in ``groups`` groups, with room for ``capacity``.
+
+        ``prefix``: keys and values of each group's shared prefix, per layer (P, Hkv, T, D).
+        """
+        length = 0 if prefix is None else prefix[0][0].shape[2]
+        layout = Layout(groups, len(pad) // groups, length, pad)
+        layers = [
+            GroupKV(layout, capacity, None if prefix is None else prefix[index])
+            for index in range(runtime.layers)
+        ]
+        return cls(layout, layers, edits)
+
+    @classmethod
+    def resumed(
+        cls,
+        filled: LayerTensors,
+        pad: npt.NDArray[np.int32],
+        capacity: int,
+        edits: Edits | None,
+    ) -> Batch:
+        """A batch of single-row groups whose first columns are filled already.
+
+        ``filled``: per layer (B, Hkv, c, D); ``pad``: (B,) padding columns of each row.
+        """
+        layout = Layout(len(pad), 1, 0, pad)
+        layout.cursor = filled[0][0].shape[2]
+        layers = [GroupKV(layout, capacity, own=own) for own in filled]
+        return cls(layout, layers, edits)
+
+    def tensors(self) -> list[mx.array]:
+        """All keys and values, for ``mx.eval``."""
+        return [part for kv in self.layers for part in (kv.keys, kv.values) if part is not None]
+
+    def filled(self) -> LayerTensors:
+        """Keys and values of the filled columns, per layer (B, Hkv, cursor, D)."""
+        return [kv.own() for kv in self.layers]
+
+    def keep(self, rows: Sequence[Sequence[int]], edits: Edits | None, spare: int) -> Batch:
+        """The rows named by ``rows``: P' lists of R' row numbers, a group's list from one group.
+
+        Args:
+            rows: row numbers; a number may repeat, to keep groups equally long.
+            edits: edits of the kept groups.
+            spare: columns still to be generated.
+        """
+        index = np.asarray(rows, dtype=np.int32)  # (P', R')
+        flat = mx.array(index.reshape(-1))
+        groups = mx.array(index[:, 0] // self.layout.rows)
+        pad = self.layout.pad[index.reshape(-1)]
+        layout = Layout(index.shape[0], index.shape[1], self.layout.prefix, pad)
+        layout.cursor = self.layout.cursor
+        layers = []
+        for kv in self.layers:
+            keys, values = kv.own()
+            prefix = None if kv.prefix is None else (kv.prefix[0][groups], kv.prefix[1][groups])
+            own = (keys[flat], values[flat])
+            layers.append(GroupKV(layout, layout.cursor + spare, prefix, own))
+        return Batch(layout, layers, edits)
+
+    def reserve(self, columns: int) -> None:
+        """Make room for ``columns`` more columns."""
+        needed = self.layout.cursor + columns
+        if needed <= self.layers[0].capacity:
+            return
+        own = self.filled()
+        self.layers = [
+            GroupKV(self.layout, needed + _GROWTH, kv.prefix, part)
+            for kv, part in zip(self.layers, own, strict=True)
+        ]
+
+
+def aligned(parts: Sequence[Batch], edits: Edits | None) -> Batch:
+    """One batch of single-row groups out of several without prefixes, right-aligned.
+
+    Columns that are padding in every row are cut away.
+    """
+    width = max(int((b.layout.cursor - b.layout.pad).max()) for b in parts)
+    pads = [b.layout.pad + (width - b.layout.cursor) for b in parts]
+    filled = [
+        tuple(
+            mx.concatenate([_fit(b.layers[layer].own()[side], width) for b in parts])
+            for side in (0, 1)
+        )
+        for layer in range(len(parts[0].layers))
+    ]
+    pad = np.concatenate(pads).astype(np.int32)
+    return Batch.resumed([(k, v) for k, v in filled], pad, width + _GROWTH, edits)
+
+
+def _fit(part: mx.array, width: int) -> mx.array:
+    """(B, Hkv, c, D) cut or zero-padded on the left to ``width`` columns."""
+    columns = part.shape[2]
+    if columns >= width:
+        return part[:, :, columns - width :]
+    return mx.pad(part, ((0, 0), (0, 0), (width - columns, 0), (0, 0)))
+
+
+def right_aligned(prompts: Sequence[Tokens]) -> tuple[Tokens, npt.NDArray[np.int32]]:
+    """Token matrix (B, longest) padded on the left with 0, and the padding of each row."""
+    longest = max(len(p) for p in prompts)
+    tokens = np.zeros((len(prompts), longest), dtype=np.int32)
+    pad = np.array([longest - len(p) for p in prompts], dtype=np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens[row, pad[row] :] = prompt
+    return tokens, pad

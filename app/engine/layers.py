@@ -1,0 +1,175 @@
+"""Layers with expert slots: each row of a batch is computed with its own expert's edit.
+
+A batch is *P groups of R rows*; every row of a group uses the same expert.  Chat batches have
+R = 1, a training population has one group per candidate.  The base weights are shared and never
+written: an expert acts on the layer's input (``trainers.spectral``, equation 1), so rows of
+different experts ride in the same matmuls.
+
+    x' = x + V (e * (V^T x)),   y = W x'
+
+Slot 0, the plain base, has e = 0 and is bit-identical to no edit: x + 0 = x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
+from trainers.spectral import Basis, BlockBasis, Coordinates
+
+
+class Edits:
+    """The coordinates of the P experts of one batch, cut per matrix.
+
+    Args:
+        coordinates: layout of the flat vector.
+        flat: (P, total) fp32, one expert a row.
+        blocks: matrix name -> (n, b).
+    """
+
+    def __init__(
+        self, coordinates: Coordinates, flat: mx.array, blocks: dict[str, tuple[int, int]]
+    ) -> None:
+        self.groups = flat.shape[0]
+        self._coordinates = coordinates
+        self._flat = flat
+        self._blocks = blocks
+        self._views = {
+            # (n, P, 1, b): lines up with (n, P, R * L, b), views without a copy
+            name: flat[:, part].reshape(self.groups, 1, *blocks[name]).transpose(2, 0, 1, 3)
+            for name, part in coordinates.slices()
+        }
+
+    def keep(self, groups: Sequence[int]) -> Edits:
+        """The edits of some of the groups."""
+        return Edits(self._coordinates, self._flat[mx.array(groups)], self._blocks)
+
+    def of(self, name: str) -> mx.array:
+        """(n, P, 1, b) coordinates of one matrix."""
+        return self._views[name]
+
+
+class Selection:
+    """Which edits the layers apply in the forward pass being built; ``None`` is the plain base.
+
+    One object is shared by all layers of a model and set by the engine thread before each pass.
+    """
+
+    def __init__(self) -> None:
+        self.edits: Edits | None = None
+
+
+class SlotLinear(nn.Module):
+    """A dense or quantised linear layer whose input is edited per group of rows."""
+
+    def __init__(
+        self, name: str, linear: nn.Module, basis: BlockBasis, selection: Selection
+    ) -> None:
+        super().__init__()
+        self.linear = linear
+        # Underscored: neither the vectors nor the selection are parameters of the model.
+        self._name = name
+        self._selection = selection
+        self._blocks: tuple[int, int] = basis.singular_values.shape
+        self._vectors = None if basis.vectors is None else mx.array(basis.vectors)  # (n, b, b)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(B, L, in) -> (B, L, out)."""
+        edits = self._selection.edits
+        if edits is None:
+            return self.linear(x)
+        return self.linear(x + self._edit(x, edits.of(self._name), edits.groups))
+
+    def _edit(self, x: mx.array, e: mx.array, groups: int) -> mx.array:
+        """V (e * (V^T x)) in at least fp16 precision: bf16's 0.4 % steps would eat e."""
+        n, b = self._blocks
+        work = mx.float16 if x.dtype == mx.float16 else mx.float32
+        blocks = x.astype(work).reshape(-1, n, b).transpose(1, 0, 2)  # (n, M, b), M = P R L
+        if self._vectors is None:
+            scaled = blocks.reshape(n, groups, -1, b) * e.astype(work)
+            delta = scaled.reshape(n, -1, b)
+        else:
+            vectors = self._vectors.astype(work)
+            spectrum = (blocks @ vectors).reshape(n, groups, -1, b) * e.astype(work)
+            delta = spectrum.reshape(n, -1, b) @ vectors.transpose(0, 2, 1)
+        return delta.transpose(1, 0, 2).reshape(x.shape).astype(x.dtype)
+
+
+class LayerCache(Protocol):
+    """What attention needs of a layer's key-value store (``app.engine.cache``)."""
+
+    @property
+    def positions(self) -> mx.array:
+        """(B,) position of the first new token of each row."""
+
+    def attend(
+        self, q: mx.array, k: mx.array, v: mx.array, scale: float, window: int | None
+    ) -> mx.array:
+        """Store k and v, (B, Hkv, L, D), and return attention of q, (B, H, L, D)."""
+
+
+class SlotAttention(nn.Module):
+    """Attention of llama, qwen2, qwen3 and gemma3 over our own key-value store.
+
+    Takes the projections, norms and rotary embedding of an mlx-lm attention module as they are;
+    masks come from the store, so the ``mask`` argument of the block is not used.
+    """
+
+    def __init__(self, attention: Any, window: int | None) -> None:
+        super().__init__()
+        for part in ("q_proj", "k_proj", "v_proj", "o_proj", "rope"):
+            setattr(self, part, getattr(attention, part))
+        self.q_norm = attention.q_norm if "q_norm" in attention else None
+        self.k_norm = attention.k_norm if "k_norm" in attention else None
+        self._heads: tuple[int, int] = (attention.n_heads, attention.n_kv_heads)
+        self._scale = float(attention.scale)
+        self._window = window
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: LayerCache | None = None) -> mx.array:
+        """(B, L, hidden) -> (B, L, hidden)."""
+        if cache is None:
+            raise ValueError("the engine's attention needs a key-value store")
+        rows, length, _ = x.shape
+        heads, kv_heads = self._heads
+        q = self._split(self.q_proj(x), heads, self.q_norm)
+        k = self._split(self.k_proj(x), kv_heads, self.k_norm)
+        v = self._split(self.v_proj(x), kv_heads, None)
+        q = self.rope(q, offset=cache.positions)
+        k = self.rope(k, offset=cache.positions)
+        out = cache.attend(q, k, v, self._scale, self._window)
+        return self.o_proj(out.transpose(0, 2, 1, 3).reshape(rows, length, -1))
+
+    @staticmethod
+    def _split(x: mx.array, heads: int, norm: nn.Module | None) -> mx.array:
+        """(B, L, heads * D) -> (B, heads, L, D), normalised per head where the family does."""
+        x = x.reshape(x.shape[0], x.shape[1], heads, -1)
+        if norm is not None:
+            x = norm(x)
+        return x.transpose(0, 2, 1, 3)
+
+
+def install(inner: Any, windows: list[int | None], basis: Basis) -> Selection:
+    """Replace the attention and projections of a decoder stack by their slotted forms, in place.
+
+    Args:
+        inner: decoder stack with ``.layers`` (``app.engine.models.inner``).
+        windows: sliding window of each layer, ``None`` for full attention.
+        basis: basis of this base model; its matrix names are ``layers.<i>.<part>.<projection>``.
+
+    Returns the selection that the engine sets before each forward pass.
+    """
+    selection = Selection()
+    for index, (layer, window) in enumerate(zip(inner.layers, windows, strict=True)):
+        for part, projections in (("self_attn", "qkvo"), ("mlp", ("gate", "up", "down"))):
+            module = getattr(layer, part)
+            for projection in projections:
+                name = f"layers.{index}.{part}.{projection}_proj"
+                linear = getattr(module, f"{projection}_proj")
+                slotted = SlotLinear(name, linear, basis.blocks[name], selection)
+                setattr(module, f"{projection}_proj", slotted)
+        layer.self_attn = SlotAttention(layer.self_attn, window)
+    return selection

@@ -1,0 +1,112 @@
+"""From generated tokens to text: incremental decoding, end-of-text and stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.engine.sampling import Sampling
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+Decode = Callable[[Sequence[int]], str]
+_INCOMPLETE = "\ufffd"  # what a decoder shows for the first bytes of an unfinished character
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What one row produced.
+
+    Attributes:
+        text: without the end-of-text token and without the stop string.
+        tokens: all generated token ids, the ending one included.
+        finish_reason: stop, length, cancelled or error.
+        prompt_tokens: length of the prompt.
+        error: why, when ``finish_reason`` is error.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    error: str | None = None
+
+
+class RowText:
+    """The text of one row as its tokens arrive.
+
+    Args:
+        decode: token ids -> text, special tokens skipped.
+        sampling: limits and stop strings of the row.
+        eos: ids of the end-of-text tokens.
+    """
+
+    def __init__(self, decode: Decode, sampling: Sampling, eos: frozenset[int]) -> None:
+        self._decode = decode
+        self._sampling = sampling
+        self._eos = eos
+        self.tokens: list[int] = []
+        self.finish: FinishReason | None = None
+        self.text = ""  # final once ``finish`` is set
+        self._anchor = 0  # tokens before it are decoded for good
+        self._settled = ""  # their text
+        self._sent = 0
+
+    def push(self, token: int) -> str:
+        """Add a token; returns the text that is now certain to be part of the answer.
+
+        Text that may be the start of a stop string, or of an unfinished character, is held back.
+        """
+        self.tokens.append(token)
+        if token in self._eos:
+            return self._end(self._whole(self.tokens[:-1]), "stop")
+        text = self._whole(self.tokens)
+        cut = self._first_stop(text)
+        if cut is not None:
+            return self._end(text[:cut], "stop")
+        if len(self.tokens) >= self._sampling.max_tokens:
+            return self._end(text, "length")
+        return self._release(len(text) - self._held_back(text), text)
+
+    def completion(self, prompt_tokens: int, error: str | None = None) -> Completion:
+        """The result; a row stopped from outside keeps the text it has."""
+        if error is not None:
+            return Completion(self.text, tuple(self.tokens), "error", prompt_tokens, error)
+        if self.finish is None:
+            self._end(self._whole(self.tokens), "cancelled")
+        assert self.finish is not None
+        return Completion(self.text, tuple(self.tokens), self.finish, prompt_tokens)
+
+    def _whole(self, tokens: list[int]) -> str:
+        """Text of all tokens, decoding only those after the anchor.
+
+        The anchor moves at line ends, where byte-level and word-piece decoders do not look back.
+        """
+        tail = self._decode(tokens[self._anchor :])
+        text = self._settled + tail
+        if len(tokens) - self._anchor > 32 and tail.endswith("\n"):
+            self._anchor, self._settled = len(tokens), text
+        return text
+
+    def _first_stop(self, text: str) -> int | None:
+        found = [text.find(stop) for stop in self._sampling.stop]
+        return min((at for at in found if at >= 0), default=None)
+
+    def _held_back(self, text: str) -> int:
+        """Characters at the end of ``text`` that may still change or turn into a stop string."""
+        held = len(text) - len(text.rstrip(_INCOMPLETE))
+        for stop in self._sampling.stop:
+            for size in range(min(len(stop) - 1, len(text)), 0, -1):
+                if text.endswith(stop[:size]):
+                    held = max(held, size)
+                    break
+        return held
+
+    def _release(self, until: int, text: str) -> str:
+        delta = text[self._sent : until]
+        self._sent = max(self._sent, until)
+        return delta
+
+    def _end(self, text: str, reason: FinishReason) -> str:
+        self.text, self.finish = text, reason
+        return self._release(len(text), text)

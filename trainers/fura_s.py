@@ -1,0 +1,390 @@
+"""FuRA-S: evolution strategies on the block spectral coordinates of frozen INT4 weights.
+
+Claim (MobileSpec): forward passes alone, scored by a verifier, train a personal expert in the
+memory of inference.  The searched vector theta holds the relative changes of singular values of
+``trainers.spectral``; theta = 0 is the base model.  One iteration, on prompts that all candidates
+share (ES at Scale, arXiv 2509.24372; antithetic pairs as in Salimans et al., arXiv 1703.03864):
+
+    eps_i ~ N(0, I) for P/2 pairs,   candidates  theta +- sigma eps_i            (1)
+    R_ij   fitness of candidate i on prompt j
+    A_ij = R_ij - mean_i R_ij                    per-prompt centring             (2)
+    f_i  = z-score over candidates of mean_j A_ij                                (3)
+    theta += lr * mean_i f_i eps_i                                               (4)
+
+Noise comes from a counter-based generator keyed by (seed, iteration, pair) over the whole vector,
+so nothing but the seed is stored and equal-shaped matrices never share noise.  theta is fp32 and
+candidates are always built from it, never by adding and taking back noise.
+
+Choices of ours where the sources are silent: a momentum average of (4), a learning rate that
+falls linearly to ``lr_end`` of its start, and the ``auto`` fitness, which follows the
+log-likelihood of an accepted answer while almost nothing passes and the verifier afterwards.
+What is left out: mirrored prompts, weight decay, covariance adaptation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+FloatArray = npt.NDArray[np.float32]
+FitnessKind = Literal["score", "likelihood", "mix"]
+
+
+class FuraSConfig(BaseModel):
+    """Settings of one run; validated once, stored beside the expert."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    population: int = Field(24, ge=2, le=512, description="candidates per iteration, even")
+    prompts: int = Field(12, ge=1, le=256, description="prompts every candidate is tried on")
+    sigma: float = Field(0.04, gt=0, le=1, description="size of a candidate's change")
+    lr: float = Field(0.08, gt=0, le=10, description="learning rate of equation (4)")
+    lr_end: float = Field(0.25, gt=0, le=1, description="last learning rate, as a share of lr")
+    momentum: float = Field(0.0, ge=0, lt=1, description="average over past updates; 0 = none")
+    shaping: Literal["zscore", "ranks"] = Field("zscore", description="equation (3), or ranks")
+    fitness: Literal["auto", "score", "likelihood", "mix"] = Field(
+        "auto", description="verifier's score, log-likelihood of the accepted answer, or both"
+    )
+    mix_weight: float = Field(0.3, ge=0, le=1, description="weight of the likelihood in a mix")
+    warm_until: float = Field(
+        0.5, ge=0, le=1, description="auto: pass rate at which the verifier takes over"
+    )
+    iterations: int = Field(60, ge=1, le=100_000, description="iterations at most")
+    minutes: float | None = Field(None, gt=0, description="minutes of training at most")
+    max_tokens: int = Field(48, ge=1, le=4096, description="tokens a rollout may generate")
+    probe_every: int = Field(5, ge=1, description="iterations between pass-rate probes of theta")
+    patience: int = Field(30, ge=1, description="iterations without progress before stopping")
+
+    @model_validator(mode="after")
+    def _pairs(self) -> FuraSConfig:
+        if self.population % 2:
+            raise ValueError("population must be even: candidates come in antithetic pairs")
+        return self
+
+
+@dataclass
+class State:
+    """Everything a run needs to go on, bit for bit.
+
+    Attributes:
+        theta: (D,) fp32, the searched coordinates.
+        velocity: (D,) fp32, the momentum average.
+        seed: key of all randomness.
+        iteration: iterations done.
+        cursor: prompts drawn so far.
+        warm: auto fitness still follows the likelihood.
+        elapsed_s: seconds trained, over all sessions.
+        zero_variance, non_finite: counted iterations without signal, fitness values not finite.
+        pass_rate: newest probe of theta on training prompts, NaN before the first.
+        trend, best, best_at: smoothed progress measure, its best value and when that was.
+    """
+
+    theta: FloatArray
+    velocity: FloatArray
+    seed: int
+    iteration: int = 0
+    cursor: int = 0
+    warm: bool = True
+    elapsed_s: float = 0.0
+    zero_variance: int = 0
+    non_finite: int = 0
+    pass_rate: float = math.nan
+    trend: float = math.nan
+    best: float = -math.inf
+    best_at: int = 0
+
+    @classmethod
+    def fresh(cls, config: FuraSConfig, seed: int, size: int) -> State:
+        """The start of a run: theta = 0, the base model."""
+        zeros = np.zeros(size, dtype=np.float32)
+        return cls(zeros, zeros.copy(), seed, warm=config.fitness == "auto")
+
+    def pack(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Arrays to store; ``unpack`` is the exact inverse."""
+        rest = {k: v for k, v in asdict(self).items() if k not in ("theta", "velocity")}
+        meta = np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8)
+        return {"theta": self.theta, "velocity": self.velocity, "meta": meta}
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> State:
+        """Read ``pack``'s arrays; raises ``KeyError`` or ``ValueError`` if they are damaged."""
+        meta = json.loads(arrays["meta"].tobytes())
+        theta = arrays["theta"].astype(np.float32)
+        velocity = arrays["velocity"].astype(np.float32)
+        if theta.shape != velocity.shape or theta.ndim != 1:
+            raise ValueError("theta and velocity must be vectors of one length")
+        return cls(theta=theta, velocity=velocity, **meta)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the verifier said of P candidates on N prompts.
+
+    Attributes:
+        score: (P, N) fp32 in [0, 1]; NaN where the verifier or the row errored.
+        passed: (P, N) bool.
+        tokens: tokens processed.
+    """
+
+    score: FloatArray
+    passed: npt.NDArray[np.bool_]
+    tokens: int
+
+
+class Evaluator(Protocol):
+    """Rolls candidates out and scores them; prompts are numbers of training prompts."""
+
+    def scores(self, candidates: FloatArray, prompts: Sequence[int]) -> Scores:
+        """Generate and grade: candidates (P, D)."""
+
+    def likelihood(self, candidates: FloatArray, prompts: Sequence[int]) -> tuple[FloatArray, int]:
+        """Mean log-likelihood per token of the accepted answers, (P, N), and tokens processed."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one iteration reports."""
+
+    iteration: int
+    iterations: int
+    fitness: FitnessKind
+    mean_reward: float | None
+    best_reward: float | None
+    pass_rate: float | None
+    zero_variance_share: float
+    non_finite: int
+    tokens_per_second: float
+    elapsed_s: float
+    eta_s: float
+
+
+def noise(seed: int, iteration: int, pair: int, size: int) -> FloatArray:
+    """eps of one antithetic pair, (size,) fp32, a pure function of its arguments."""
+    key = np.array([seed, (iteration << 32) | pair], dtype=np.uint64)
+    generator = np.random.Generator(np.random.Philox(key=key))
+    return generator.standard_normal(size, dtype=np.float32)
+
+
+def draw_prompts(seed: int, cursor: int, count: int, total: int) -> list[int]:
+    """``count`` prompts from position ``cursor`` of an endless row of shuffled passes.
+
+    Every prompt comes once per pass of ``total``; no prompt comes twice in a draw that is
+    not longer than a pass.
+    """
+    drawn: list[int] = []
+    while len(drawn) < min(count, total):
+        epoch, offset = divmod(cursor, total)
+        key = np.array([seed, (1 << 63) | epoch], dtype=np.uint64)
+        order = np.random.Generator(np.random.Philox(key=key)).permutation(total)
+        fresh = [int(p) for p in order[offset:] if int(p) not in drawn]
+        taken = fresh[: min(count, total) - len(drawn)]
+        drawn.extend(taken)
+        cursor += total - offset if len(drawn) < min(count, total) else len(taken)
+    return drawn
+
+
+def candidates(theta: FloatArray, sigma: float, eps: Sequence[FloatArray]) -> FloatArray:
+    """Equation (1): (P, D) fp32, all plus halves first, then all minus halves."""
+    steps = sigma * np.stack(eps)
+    return np.concatenate([theta + steps, theta - steps])
+
+
+def centred(reward: FloatArray) -> FloatArray:
+    """Equation (2) then the mean over prompts: (P, N) -> (P,).
+
+    NaN entries (errored) say nothing: they take their prompt's mean.
+    """
+    known = np.isfinite(reward)
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, reward, 0).sum(axis=0, dtype=np.float64) / count
+    advantage = np.where(known, reward - mean, 0.0)
+    return advantage.mean(axis=1, dtype=np.float64).astype(np.float32)
+
+
+def shaped(values: FloatArray, shaping: str) -> FloatArray | None:
+    """Equation (3): fitness with mean 0; ``None`` when all candidates are equally good."""
+    spread = float(values.std(dtype=np.float64))
+    # Below rounding of the mean there is no signal, only the order of additions.
+    if spread <= 1e-7 * max(1.0, float(np.abs(values).max())):
+        return None
+    if shaping == "ranks":
+        order = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+        ranks: FloatArray = (order / (len(values) - 1) - 0.5).astype(np.float32)
+        return ranks
+    result: FloatArray = ((values - values.mean(dtype=np.float64)) / spread).astype(np.float32)
+    return result
+
+
+def update(
+    state: State, config: FuraSConfig, fitness: FloatArray, eps: Sequence[FloatArray], lr: float
+) -> None:
+    """Equation (4) with the momentum average, in place; ``fitness`` in the candidates' order."""
+    half = config.population // 2
+    weights = (fitness[:half] - fitness[half:]) / config.population
+    # float64 accumulation in a fixed order: the sum must not depend on the BLAS in use.
+    step = np.zeros(state.theta.size, dtype=np.float64)
+    for weight, direction in zip(weights, eps, strict=True):
+        step += float(weight) * direction
+    state.velocity = (config.momentum * state.velocity + (1 - config.momentum) * step).astype(
+        np.float32
+    )
+    state.theta = (state.theta + lr * state.velocity).astype(np.float32)
+
+
+def fitness_kind(config: FuraSConfig, state: State) -> FitnessKind:
+    """Which fitness the next iteration follows."""
+    if config.fitness != "auto":
+        return config.fitness
+    return "likelihood" if state.warm else "mix"
+
+
+def train(
+    config: FuraSConfig,
+    state: State,
+    prompt_count: int,
+    evaluator: Evaluator,
+    on_iteration: Callable[[State, Progress], None],
+    should_stop: Callable[[], str | None],
+) -> str:
+    """Run until a budget is used up, progress ends or ``should_stop`` names a reason.
+
+    ``on_iteration`` is called after every iteration with the new state: a checkpoint taken there
+    resumes bit for bit.  Returns the reason: iterations, minutes, plateau, flat (every iteration
+    so far had equal rewards), or what ``should_stop`` returned.
+    """
+    if prompt_count < 1:
+        raise ValueError("there are no training prompts")
+    while (reason := _finished(config, state) or should_stop()) is None:
+        progress = step(config, state, prompt_count, evaluator)
+        on_iteration(state, progress)
+    return reason
+
+
+def _finished(config: FuraSConfig, state: State) -> str | None:
+    if state.iteration >= config.iterations:
+        return "iterations"
+    if config.minutes is not None and state.elapsed_s >= 60 * config.minutes:
+        return "minutes"
+    if state.iteration < config.patience:
+        return None
+    if state.zero_variance == state.iteration:
+        return "flat"
+    return "plateau" if state.iteration - state.best_at >= config.patience else None
+
+
+def step(config: FuraSConfig, state: State, prompt_count: int, evaluator: Evaluator) -> Progress:
+    """One iteration, in place, in the order of the module's equations."""
+    started = time.monotonic()
+    prompts = draw_prompts(state.seed, state.cursor, config.prompts, prompt_count)
+    size = state.theta.size
+    eps = [noise(state.seed, state.iteration, pair, size) for pair in range(config.population // 2)]
+    population = candidates(state.theta, config.sigma, eps)  # (1)
+    kind = fitness_kind(config, state)
+    reward, values, tokens, passed = _evaluate(config, kind, population, prompts, evaluator)
+    fitness = shaped(values, config.shaping)  # (3)
+    if fitness is None:
+        state.zero_variance += 1
+    else:
+        update(state, config, fitness, eps, _lr(config, state))  # (4)
+    state.non_finite += int((~np.isfinite(reward)).sum())
+    state.iteration += 1
+    state.cursor += len(prompts)
+    if passed is None and state.iteration % config.probe_every == 0:
+        probe = evaluator.scores(state.theta[None], prompts)
+        passed, tokens = float(probe.passed.mean()), tokens + probe.tokens
+    _follow(config, state, kind, reward, passed)
+    seconds = time.monotonic() - started
+    state.elapsed_s += seconds
+    return _report(config, state, kind, reward, tokens / seconds)
+
+
+def _evaluate(
+    config: FuraSConfig,
+    kind: FitnessKind,
+    population: FloatArray,
+    prompts: Sequence[int],
+    evaluator: Evaluator,
+) -> tuple[FloatArray, FloatArray, int, float | None]:
+    """Rewards (P, N) to report, one value per candidate, tokens, share passed if generated."""
+    if kind == "likelihood":
+        reward, tokens = evaluator.likelihood(population, prompts)
+        return reward, centred(reward), tokens, None
+    scores = evaluator.scores(population, prompts)
+    values, tokens = centred(scores.score), scores.tokens
+    if kind == "mix":
+        likelihood, more = evaluator.likelihood(population, prompts)
+        values = _mixed(config, values, centred(likelihood))
+        tokens += more
+    return scores.score, values, tokens, float(scores.passed.mean())
+
+
+def _mixed(config: FuraSConfig, score: FloatArray, likelihood: FloatArray) -> FloatArray:
+    """Weighted sum of the two z-scores; a flat one adds nothing."""
+    total = np.zeros_like(score)
+    for weight, part in ((1 - config.mix_weight, score), (config.mix_weight, likelihood)):
+        standard = shaped(part, "zscore")
+        if standard is not None:
+            total += np.float32(weight) * standard
+    return total
+
+
+def _lr(config: FuraSConfig, state: State) -> float:
+    """Learning rate now: falls linearly over the budget that is further used up."""
+    done = state.iteration / config.iterations
+    if config.minutes is not None:
+        done = max(done, state.elapsed_s / (60 * config.minutes))
+    return config.lr * (1 - (1 - config.lr_end) * min(1.0, done))
+
+
+def _follow(
+    config: FuraSConfig,
+    state: State,
+    kind: FitnessKind,
+    reward: FloatArray,
+    passed: float | None,
+) -> None:
+    """Update the pass rate, the end of the warm-up and the smoothed progress measure."""
+    if passed is not None:
+        state.pass_rate = passed
+    if state.warm and passed is not None and passed >= config.warm_until:
+        state.warm = False
+        state.trend, state.best, state.best_at = math.nan, -math.inf, state.iteration
+        return
+    if not np.isfinite(reward).any():
+        return
+    now = float(np.nanmean(np.where(np.isfinite(reward), reward, np.nan)))
+    # Ten iterations of memory: prompts differ from one iteration to the next.
+    state.trend = now if math.isnan(state.trend) else 0.9 * state.trend + 0.1 * now
+    if state.trend > state.best + 1e-4 * max(1.0, abs(state.best) if state.best > -1e9 else 1.0):
+        state.best, state.best_at = state.trend, state.iteration
+
+
+def _report(
+    config: FuraSConfig, state: State, kind: FitnessKind, reward: FloatArray, speed: float
+) -> Progress:
+    known = np.isfinite(reward)
+    per_candidate = [float(r[k].mean()) for r, k in zip(reward, known, strict=True) if k.any()]
+    left = (config.iterations - state.iteration) * state.elapsed_s / state.iteration
+    if config.minutes is not None:
+        left = min(left, 60 * config.minutes - state.elapsed_s)
+    return Progress(
+        iteration=state.iteration,
+        iterations=config.iterations,
+        fitness=kind,
+        mean_reward=float(np.mean(per_candidate)) if per_candidate else None,
+        best_reward=max(per_candidate, default=None),
+        pass_rate=None if math.isnan(state.pass_rate) else state.pass_rate,
+        zero_variance_share=state.zero_variance / state.iteration,
+        non_finite=state.non_finite,
+        tokens_per_second=speed,
+        elapsed_s=state.elapsed_s,
+        eta_s=max(0.0, left),
+    )
