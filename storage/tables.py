@@ -13,7 +13,7 @@ from storage.values import utcnow
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A timezone-aware time as fixed-width ISO 8601 text in UTC, so that text order is time order."""
+    """A timezone-aware time as fixed-width ISO 8601 text in UTC: text order is time order."""
 
     impl = sa.String(27)
     cache_ok = True
