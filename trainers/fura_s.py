@@ -78,8 +78,7 @@ class State:
         theta: (D,) fp32, the searched coordinates.
         velocity: (D,) fp32, the momentum average.
         seed: key of all randomness.
-        iteration: iterations done.
-        cursor: prompts drawn so far.
+        iteration: iterations done; also the data cursor (``draw_prompts``).
         warm: auto fitness still follows the likelihood.
         elapsed_s: seconds trained, over all sessions.
         zero_variance, non_finite: counted iterations without signal, fitness values not finite.
@@ -91,7 +90,6 @@ class State:
     velocity: FloatArray
     seed: int
     iteration: int = 0
-    cursor: int = 0
     warm: bool = True
     elapsed_s: float = 0.0
     zero_variance: int = 0
@@ -170,25 +168,20 @@ def noise(seed: int, iteration: int, pair: int, size: int) -> FloatArray:
     """eps of one antithetic pair, (size,) fp32, a pure function of its arguments."""
     key = np.array([seed, (iteration << 32) | pair], dtype=np.uint64)
     generator = np.random.Generator(np.random.Philox(key=key))
-    return generator.standard_normal(size, dtype=np.float32)
-
-
-def draw_prompts(seed: int, cursor: int, count: int, total: int) -> list[int]:
-    """``count`` prompts from position ``cursor`` of an endless row of shuffled passes.
-
-    Every prompt comes once per pass of ``total``; no prompt comes twice in a draw that is
-    not longer than a pass.
-    """
-    drawn: list[int] = []
-    while len(drawn) < min(count, total):
-        epoch, offset = divmod(cursor, total)
-        key = np.array([seed, (1 << 63) | epoch], dtype=np.uint64)
-        order = np.random.Generator(np.random.Philox(key=key)).permutation(total)
-        fresh = [int(p) for p in order[offset:] if int(p) not in drawn]
-        taken = fresh[: min(count, total) - len(drawn)]
-        drawn.extend(taken)
-        cursor += total - offset if len(drawn) < min(count, total) else len(taken)
+    drawn: FloatArray = generator.standard_normal(size, dtype=np.float32)
     return drawn
+
+
+def draw_prompts(seed: int, iteration: int, count: int, total: int) -> list[int]:
+    """Prompts of one iteration: the next part of a shuffled pass over all of them.
+
+    Each pass is shuffled anew; no prompt comes twice in a pass.  The iteration is the data cursor.
+    """
+    count = min(count, total)
+    epoch, part = divmod(iteration, total // count)
+    key = np.array([seed, (1 << 63) | epoch], dtype=np.uint64)
+    order = np.random.Generator(np.random.Philox(key=key)).permutation(total)
+    return [int(p) for p in order[part * count : (part + 1) * count]]
 
 
 def candidates(theta: FloatArray, sigma: float, eps: Sequence[FloatArray]) -> FloatArray:
@@ -283,7 +276,7 @@ def _finished(config: FuraSConfig, state: State) -> str | None:
 def step(config: FuraSConfig, state: State, prompt_count: int, evaluator: Evaluator) -> Progress:
     """One iteration, in place, in the order of the module's equations."""
     started = time.monotonic()
-    prompts = draw_prompts(state.seed, state.cursor, config.prompts, prompt_count)
+    prompts = draw_prompts(state.seed, state.iteration, config.prompts, prompt_count)
     size = state.theta.size
     eps = [noise(state.seed, state.iteration, pair, size) for pair in range(config.population // 2)]
     population = candidates(state.theta, config.sigma, eps)  # (1)
@@ -296,11 +289,10 @@ def step(config: FuraSConfig, state: State, prompt_count: int, evaluator: Evalua
         update(state, config, fitness, eps, _lr(config, state))  # (4)
     state.non_finite += int((~np.isfinite(reward)).sum())
     state.iteration += 1
-    state.cursor += len(prompts)
     if passed is None and state.iteration % config.probe_every == 0:
         probe = evaluator.scores(state.theta[None], prompts)
         passed, tokens = float(probe.passed.mean()), tokens + probe.tokens
-    _follow(config, state, kind, reward, passed)
+    _follow(config, state, reward, passed)
     seconds = time.monotonic() - started
     state.elapsed_s += seconds
     return _report(config, state, kind, reward, tokens / seconds)
@@ -344,13 +336,7 @@ def _lr(config: FuraSConfig, state: State) -> float:
     return config.lr * (1 - (1 - config.lr_end) * min(1.0, done))
 
 
-def _follow(
-    config: FuraSConfig,
-    state: State,
-    kind: FitnessKind,
-    reward: FloatArray,
-    passed: float | None,
-) -> None:
+def _follow(config: FuraSConfig, state: State, reward: FloatArray, passed: float | None) -> None:
     """Update the pass rate, the end of the warm-up and the smoothed progress measure."""
     if passed is not None:
         state.pass_rate = passed
@@ -360,10 +346,10 @@ def _follow(
         return
     if not np.isfinite(reward).any():
         return
-    now = float(np.nanmean(np.where(np.isfinite(reward), reward, np.nan)))
+    now = float(reward[np.isfinite(reward)].mean())
     # Ten iterations of memory: prompts differ from one iteration to the next.
     state.trend = now if math.isnan(state.trend) else 0.9 * state.trend + 0.1 * now
-    if state.trend > state.best + 1e-4 * max(1.0, abs(state.best) if state.best > -1e9 else 1.0):
+    if state.trend > state.best + 1e-4:
         state.best, state.best_at = state.trend, state.iteration
 
 

@@ -190,7 +190,7 @@ def _fit(part: mx.array, width: int) -> mx.array:
     columns = part.shape[2]
     if columns >= width:
         return part[:, :, columns - width :]
-    return mx.pad(part, ((0, 0), (0, 0), (width - columns, 0), (0, 0)))
+    return mx.pad(part, [(0, 0), (0, 0), (width - columns, 0), (0, 0)])
 
 
 def right_aligned(prompts: Sequence[Tokens]) -> tuple[Tokens, npt.NDArray[np.int32]]:

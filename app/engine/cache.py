@@ -213,7 +213,7 @@ def _hide(scores: mx.array, visible: mx.array | None) -> mx.array:
 def _widen(part: mx.array, capacity: int) -> mx.array:
     """(B, Hkv, c, D) -> (B, Hkv, capacity, D), zeros on the right."""
     missing = capacity - part.shape[2]
-    return mx.pad(part, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else part
+    return mx.pad(part, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing else part
 
 
 @dataclass

@@ -12,14 +12,20 @@ Slot 0, the plain base, has e = 0 and is bit-identical to no edit: x + 0 = x.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx import nn
 
 from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
-from trainers.spectral import Basis, BlockBasis, Coordinates
+from trainers.spectral import (
+    ATTENTION_TARGETS,
+    MLP_TARGETS,
+    Basis,
+    BlockBasis,
+    Coordinates,
+)
 
 
 class Edits:
@@ -46,7 +52,7 @@ class Edits:
 
     def keep(self, groups: Sequence[int]) -> Edits:
         """The edits of some of the groups."""
-        return Edits(self._coordinates, self._flat[mx.array(groups)], self._blocks)
+        return Edits(self._coordinates, self._flat[mx.array(list(groups))], self._blocks)
 
     def of(self, name: str) -> mx.array:
         """(n, P, 1, b) coordinates of one matrix."""
@@ -129,7 +135,12 @@ class SlotAttention(nn.Module):
         self._scale = float(attention.scale)
         self._window = window
 
-    def __call__(self, x: mx.array, mask: Any = None, cache: LayerCache | None = None) -> mx.array:
+    def __call__(
+        self,
+        x: mx.array,
+        mask: Any = None,  # noqa: ARG002  (the block passes one)
+        cache: LayerCache | None = None,
+    ) -> mx.array:
         """(B, L, hidden) -> (B, L, hidden)."""
         if cache is None:
             raise ValueError("the engine's attention needs a key-value store")
@@ -152,6 +163,15 @@ class SlotAttention(nn.Module):
         return x.transpose(0, 2, 1, 3)
 
 
+def matrices(inner: Any) -> Iterator[tuple[str, Any]]:
+    """The layers that carry coordinates, as (``layers.<i>.<part>.<projection>``, layer)."""
+    for index, layer in enumerate(inner.layers):
+        for part, projections in (("self_attn", ATTENTION_TARGETS), ("mlp", MLP_TARGETS)):
+            for projection in projections:
+                name = f"layers.{index}.{part}.{projection}"
+                yield name, getattr(getattr(layer, part), projection)
+
+
 def install(inner: Any, windows: list[int | None], basis: Basis) -> Selection:
     """Replace the attention and projections of a decoder stack by their slotted forms, in place.
 
@@ -163,13 +183,10 @@ def install(inner: Any, windows: list[int | None], basis: Basis) -> Selection:
     Returns the selection that the engine sets before each forward pass.
     """
     selection = Selection()
-    for index, (layer, window) in enumerate(zip(inner.layers, windows, strict=True)):
-        for part, projections in (("self_attn", "qkvo"), ("mlp", ("gate", "up", "down"))):
-            module = getattr(layer, part)
-            for projection in projections:
-                name = f"layers.{index}.{part}.{projection}_proj"
-                linear = getattr(module, f"{projection}_proj")
-                slotted = SlotLinear(name, linear, basis.blocks[name], selection)
-                setattr(module, f"{projection}_proj", slotted)
+    for name, linear in list(matrices(inner)):
+        _, index, part, projection = name.split(".")
+        slotted = SlotLinear(name, linear, basis.blocks[name], selection)
+        setattr(getattr(inner.layers[int(index)], part), projection, slotted)
+    for layer, window in zip(inner.layers, windows, strict=True):
         layer.self_attn = SlotAttention(layer.self_attn, window)
     return selection

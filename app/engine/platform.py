@@ -26,6 +26,7 @@ import sysconfig
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -110,7 +111,7 @@ def _unprefixed_openblas(cache: Path) -> Path:
 
 
 def _load_openblas() -> None:
-    global _blas
+    global _blas  # noqa: PLW0603  (one library per process)
     if "mlx.core" in sys.modules:
         STATUS.notes.append("mlx was imported before nightowl: it keeps the reference BLAS (slow)")
         return
@@ -133,6 +134,39 @@ def set_blas_threads(count: int) -> None:
     """Threads of one BLAS call from now on; does nothing where OpenBLAS is not loaded."""
     if _blas is not None:
         _blas.openblas_set_num_threads(ctypes.c_int(count))
+
+
+def streams() -> list[Any]:
+    """MLX streams to divide a batch over, for the calling thread: one per core on CPU.
+
+    On Metal one stream keeps the GPU busy.
+    """
+    import mlx.core as mx
+
+    if STATUS.system != "linux":
+        return [mx.default_stream(mx.default_device())]
+    return [mx.new_stream(mx.cpu) for _ in range(min(STATUS.cores, 8))]
+
+
+def total_memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def dense_fits(parameters: int, memory_bytes: int | None) -> bool:
+    """Whether INT4 weights may also be held as dense fp32, which CPU matmuls want.
+
+    ``memory_bytes``: what may be used, ``None`` = half of the machine.  The weights may take
+    half of that; key-value stores and activations need the rest.  Never on Metal, whose kernels
+    read INT4 directly.
+    """
+    if STATUS.system != "linux":
+        return False
+    budget = memory_bytes if memory_bytes is not None else total_memory_bytes() // 2
+    fits = 4 * parameters <= budget // 2
+    if not fits:
+        STATUS.notes.append("dense fp32 weights do not fit the memory budget: INT4 matmuls, slower")
+    return fits
 
 
 def _tune_allocator() -> None:

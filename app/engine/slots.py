@@ -1,0 +1,87 @@
+"""Experts held ready on the device: a table of slots, least recently used first out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
+from app.engine.batch import Runtime
+from app.engine.layers import Edits
+
+Tensors = Mapping[str, npt.NDArray[np.floating[Any]]]
+
+
+class NoFreeSlot(Exception):
+    """Every slot is in use by rows in flight: wait until one of them is over."""
+
+
+class ExpertSlots:
+    """A (slots + 1, total) table; slot 0 is the plain base and stays zero.
+
+    Args:
+        runtime: the base model.
+        count: experts held at once.
+        source: version id -> tensors; called when an expert is not in a slot.
+    """
+
+    def __init__(self, runtime: Runtime, count: int, source: Callable[[str], Tensors]) -> None:
+        self._runtime = runtime
+        self._source = source
+        self._table = mx.zeros((count + 1, runtime.coordinates.total))
+        mx.eval(self._table)
+        self._free = list(range(count, 0, -1))
+        self._held: dict[str, int] = {}  # in order of last use
+        self._pins: dict[str, int] = {}
+
+    def acquire(self, expert: str | None) -> int:
+        """The expert's slot, loaded if needed and pinned until ``release``.
+
+        Raises ``NoFreeSlot``, and whatever the source raises for a bad file.
+        """
+        if expert is None:
+            return 0
+        slot = self._held.pop(expert, None)
+        if slot is None:
+            slot = self._load(expert)
+        self._held[expert] = slot
+        self._pins[expert] = self._pins.get(expert, 0) + 1
+        return slot
+
+    def release(self, expert: str | None) -> None:
+        """One row less uses the expert."""
+        if expert is None:
+            return
+        self._pins[expert] -= 1
+        if self._pins[expert] == 0:
+            del self._pins[expert]
+
+    def forget(self, expert: str) -> None:
+        """Free the slot of an expert that no row uses; one in use is left to age out."""
+        if expert in self._held and expert not in self._pins:
+            self._free.append(self._held.pop(expert))
+
+    def edits(self, slots: Sequence[int]) -> Edits | None:
+        """The edits of rows in these slots; ``None`` when all are the plain base."""
+        if not any(slots):
+            return None
+        return self._runtime.edits(self._table[mx.array(list(slots))])
+
+    def _load(self, expert: str) -> int:
+        flat = self._runtime.coordinates.join(self._source(expert))
+        if not self._free:
+            self._evict()
+        slot = self._free.pop()
+        self._table[slot] = mx.array(flat)
+        mx.eval(self._table)
+        return slot
+
+    def _evict(self) -> None:
+        idle = next((e for e in self._held if e not in self._pins), None)
+        if idle is None:
+            raise NoFreeSlot
+        self._free.append(self._held.pop(idle))
