@@ -174,6 +174,13 @@ def test_scalars_lists_and_wrapped_lists_of_allowed_values() -> None:
     )
 
 
+def test_names_and_keys_are_compared_exactly_whatever_is_normalised() -> None:
+    call = {"name": "turn_on", "arguments": {"area": ["Kitchen"]}}
+    assert grade("turn_on(area=KITCHEN)", call, syntax="call").passed
+    assert grade("Turn_on(area=kitchen)", call, syntax="call").subscores["name"] == 0.0
+    assert grade("turn_on(Area=kitchen)", call, syntax="call").subscores["arguments"] == 0.0
+
+
 def test_an_empty_text_that_is_not_in_a_list_is_a_needed_value() -> None:
     call = {"name": "f", "arguments": {"a": ""}}
     assert grade('{"name": "f", "arguments": {"a": ""}}', call).passed

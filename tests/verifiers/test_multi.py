@@ -32,6 +32,14 @@ def test_score_is_the_weighted_mean_and_all_must_pass(output: str, weights: list
     assert grade.subscores == {name: float(name in output) for name in "abc"}
 
 
+def test_a_failed_part_of_vanishing_weight_keeps_the_score_below_one() -> None:
+    parts = {"big": contains("a"), "tiny": contains("b")}
+    grader = build({"type": "multi", "graders": parts, "weights": {"big": 1e6, "tiny": 1e-300}})
+    grade = grader.grade(Sample(output_text="a"), {})
+    assert grade.status is Status.FAILED
+    assert grade.score is not None and grade.score < 1
+
+
 def test_subscores_carry_the_name_of_their_part_at_any_depth() -> None:
     inner = {"type": "multi", "graders": {"json": {"type": "json_match"}}}
     grader = build({"type": "multi", "graders": {"outer": inner}})
