@@ -26,8 +26,8 @@ LOCK_NAME = ".lock"
 def write_bytes(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replaces or creates a file. Raises NoSpace, or OSError as it is: the old content stays."""
     temporary = temporary_beside(path)
-    with naming_no_space(path.name), _removed_on_error(temporary):
-        _write_synced(temporary, data, mode)
+    with naming_no_space(path.name), removed_on_error(temporary):
+        write_new(temporary, data, mode)
         os.replace(temporary, path)  # noqa: PTH105 (one name for each call that can fail)
         sync_folder(path.parent)
 
@@ -40,6 +40,18 @@ def write_text(path: Path, text: str, mode: int = 0o600) -> None:
 def write_json(path: Path, value: Any, mode: int = 0o600) -> None:
     """As `write_bytes`, canonical JSON. Raises Invalid for what is no JSON."""
     write_text(path, canonical_json(value), mode)
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Creates a file that must not exist, writes all of it and syncs it; not atomic by itself."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def publish_dir(tmp_dir: Path, final_dir: Path) -> None:
@@ -101,6 +113,20 @@ def naming_no_space(name: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def removed_on_error(temporary: Path) -> Iterator[None]:
+    """Deletes a temporary file or folder when the block fails; notes it when that fails too."""
+    try:
+        yield
+    except BaseException as error:
+        try:
+            if os.path.lexists(temporary):
+                remove(temporary)
+        except OSError as second:
+            error.add_note(f"and what it had written could not be deleted: {second.strerror}")
+        raise
+
+
 class FolderLock:
     """An exclusive claim on a folder, held by one process until it is released or the process ends.
 
@@ -149,34 +175,9 @@ class FolderLock:
         self.release()
 
 
-def _write_synced(path: Path, data: bytes, mode: int) -> None:
-    """Creates a file that must not exist, writes all of it and syncs it."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(fd, left) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _sync_path(path: Path, flags: int) -> None:
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-@contextmanager
-def _removed_on_error(temporary: Path) -> Iterator[None]:
-    """Deletes the temporary file when the write fails; a failing deletion is noted on the error."""
-    try:
-        yield
-    except BaseException as error:
-        try:
-            temporary.unlink(missing_ok=True)
-        except OSError as second:
-            error.add_note(f"and the temporary file could not be deleted: {second.strerror}")
-        raise
