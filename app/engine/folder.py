@@ -122,7 +122,8 @@ def installed(models_dir: Path) -> list[ModelInfo]:
 
 def show(path: Path) -> ModelInfo:
     """Reads a model folder's facts from its config and headers; raises ``ModelError``."""
-    name = slug(path.resolve().name)
+    path = path.resolve()
+    name = slug(path.name)
     config = read_config(path)
     tensors = read_tensors(path)
     layers = sorted({int(m[1]) for m in map(_LAYER.fullmatch, tensors) if m})

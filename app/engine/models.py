@@ -17,6 +17,7 @@ from typing import Any
 
 from app.engine import platform  # noqa: F401  # isort: skip  (before MLX: it loads the BLAS)
 import mlx.core as mx
+from huggingface_hub import constants as hub_constants
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 
@@ -31,11 +32,13 @@ from app.engine.folder import (
     read_tensors,
     resolve,
     show,
+    weight_files,
 )
 from app.engine.pull import pull
 
-# Read when huggingface_hub is first imported, which mlx-lm does below. `pull` starts a child.
+# The variable for child processes and a first import, the constant for one that is past.
 os.environ["HF_HUB_OFFLINE"] = "1"
+hub_constants.HF_HUB_OFFLINE = True
 
 
 @contextmanager
@@ -97,6 +100,7 @@ def load(path: Path, dtype: mx.Dtype | None = None, dense_fp32: bool = False) ->
     fp32: numerically the same model, for CPUs whose quantised kernels are slow; it takes
     ``4 * info.parameters`` bytes. Raises ``ModelError`` naming the file and the reason.
     """
+    path = path.resolve()
     check_files(path)
     info = show(path)
     module, config = _load_module(path)
@@ -160,10 +164,12 @@ def _load_module(path: Path) -> tuple[nn.Module, dict[str, Any]]:
 def _reason(path: Path, error: Exception) -> str:
     """mlx-lm's complaint with the file that holds the tensor it names."""
     text = str(error).replace(str(path), path.name)
-    words = set(text.replace(",", " ").split())
-    holders = {t.file for name, t in read_tensors(path).items() if name in words}
-    where = ", ".join(sorted(holders)) or "config.json"
-    return f"{path.name}: {where}: {text or type(error).__name__}"
+    words = {word.strip(".,") for word in text.split()}
+    files = {t.file for name, t in read_tensors(path).items() if name in words}
+    if text.startswith("Missing"):
+        files = {file.name for file in weight_files(path)}
+    where = ", ".join(sorted(files)) or "config.json"
+    return f"{path.name}: {where}: {type(error).__name__}: {text[:300]}"
 
 
 def _check_finite(module: nn.Module, path: Path) -> None:
@@ -187,7 +193,6 @@ def _check_structure(module: nn.Module, info: ModelInfo) -> None:
             for owner, names in ((layer.self_attn, attention), (layer.mlp, PROJECTIONS[4:])):
                 for name in names:
                     getattr(owner, name)
-        assert len(stack.layers) == info.layers
     except AttributeError as error:
         raise ModelError(
             f"{info.name}: family {info.family} is not a dense decoder of the Llama kind: {error}"

