@@ -1,0 +1,116 @@
+"""How good candidates are: the engine answers a task's prompts as each of them, the grader judges.
+
+The trainer asks through this (it is a `trainers.fura_s.Evaluator`), and so does the gate, with the
+same greedy decoding. A candidate is a flat vector of the engine's coordinates.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from app.engine.sampling import Sampling
+from app.engine.text import Completion
+from app.night.data import Prompt
+from trainers.fura_s import Scores
+from verifiers import Grade, Grader, Sample
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class Answering(Protocol):
+    """What of the engine an evaluation uses; `flat` is (P, coordinates), None the base alone."""
+
+    def generate(
+        self, flat: FloatArray | None, prompts: Sequence[Sequence[int]], sampling: Sampling
+    ) -> list[list[Completion]]:
+        """Completions [candidate][prompt]."""
+        ...
+
+    def likelihood(
+        self,
+        flat: FloatArray | None,
+        prompts: Sequence[Sequence[int]],
+        references: Sequence[Sequence[int]],
+    ) -> FloatArray:
+        """(P, N) mean log-likelihood per token of each reference, NaN where not finite."""
+        ...
+
+
+class Evaluator:
+    """Scores candidates on prompts, named by their numbers in `prompts`.
+
+    Attributes:
+        graded, errored: completions judged so far, and how many of them had no grade.
+        last_error: why the last of those had none.
+    """
+
+    def __init__(
+        self,
+        engine: Answering,
+        grader: Grader,
+        prompts: Sequence[Prompt],
+        max_tokens: int,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` is called before each use of the engine; what it raises ends the evaluation."""
+        self._engine = engine
+        self._grader = grader
+        self._prompts = prompts
+        self._sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
+        self._check = check
+        self.graded = 0
+        self.errored = 0
+        self.last_error: str | None = None
+
+    def scores(self, candidates: FloatArray | None, prompts: Sequence[int]) -> Scores:
+        """Score and pass of every candidate's greedy answer: (P, N), NaN and False if errored."""
+        self._check()
+        asked = [self._prompts[index] for index in prompts]
+        answers = self._engine.generate(candidates, [p.tokens for p in asked], self._sampling)
+        score = np.full((len(answers), len(asked)), np.nan, dtype=np.float32)
+        passed = np.zeros(score.shape, dtype=np.bool_)
+        for column, prompt in enumerate(asked):
+            grades: dict[str, Grade] = {}  # candidates often agree
+            for row, line in enumerate(answers):
+                grade = self._grade(line[column], prompt, grades)
+                if grade is not None and grade.score is not None:
+                    score[row, column] = grade.score
+                    passed[row, column] = grade.passed
+        tokens = sum(len(answer.tokens) for line in answers for answer in line)
+        return Scores(score=score, passed=passed, tokens=tokens)
+
+    def likelihood(self, candidates: FloatArray, prompts: Sequence[int]) -> tuple[FloatArray, int]:
+        """Mean log-likelihood per token of the references (P, N), NaN where there is none.
+
+        Also the number of tokens scored.
+        """
+        self._check()
+        values = np.full((len(candidates), len(prompts)), np.nan, dtype=np.float32)
+        known = [
+            (column, self._prompts[index].tokens, reference)
+            for column, index in enumerate(prompts)
+            if (reference := self._prompts[index].reference) is not None
+        ]
+        if not known:
+            return values, 0
+        columns, asked, references = zip(*known, strict=True)
+        values[:, list(columns)] = self._engine.likelihood(candidates, asked, references)
+        return values, len(candidates) * sum(len(reference) for reference in references)
+
+    def _grade(self, answer: Completion, prompt: Prompt, grades: dict[str, Grade]) -> Grade | None:
+        """The grade of one answer, or None when the engine could not finish the row."""
+        self.graded += 1
+        if answer.error is not None:
+            self.errored += 1
+            self.last_error = answer.error
+            return None
+        grade = grades.get(answer.text)
+        if grade is None:
+            grade = self._grader.grade(Sample(output_text=answer.text), prompt.item)
+            grades[answer.text] = grade
+        if grade.score is None:
+            self.errored += 1
+            self.last_error = grade.error
+        return grade
