@@ -1,0 +1,59 @@
+"""Graders: which there are, is a configuration valid, what does one say of an answer."""
+
+from fastapi import APIRouter
+
+import verifiers
+from app.api.errors import ApiError
+from app.api.schemas import GradePublic, GraderInfo, GraderRun, GraderValid, GraderValidate
+from app.api.wire import Json, Listed
+from storage.tables import GradeRow
+from verifiers import Grade, Grader, GraderConfigError, Sample, Status
+
+router = APIRouter(prefix="/graders")
+
+
+def build_grader(config: Json) -> tuple[Grader, str]:
+    """The grader of a request's configuration and its hash; a mistake in it is the client's."""
+    try:
+        return verifiers.build(config), verifiers.grader_hash(config)
+    except GraderConfigError as error:
+        param = f"grader.{error.path}" if error.path else "grader"
+        raise ApiError(
+            400, f"{param}: {error.message}", code="invalid_grader", param=param
+        ) from error
+
+
+def public(grade: Grade | GradeRow, grader_hash: str) -> GradePublic:
+    """A grade as clients see it."""
+    return GradePublic(
+        status=Status(grade.status.value),
+        passed=grade.status.value == Status.PASSED,
+        score=grade.score,
+        subscores=grade.subscores,
+        error_kind=grade.error_kind,
+        error=grade.error,
+        seconds=grade.seconds,
+        grader_hash=grader_hash,
+    )
+
+
+@router.get("")
+def list_graders() -> Listed[GraderInfo]:
+    """The grader types with the JSON schemas of their configurations."""
+    return Listed(
+        data=[GraderInfo(id=name, config_schema=s) for name, s in verifiers.schemas().items()]
+    )
+
+
+@router.post("/validate")
+def validate(body: GraderValidate) -> GraderValid:
+    """Checks a configuration; the answer has its defaults filled in."""
+    grader, digest = build_grader(body.grader)
+    return GraderValid(grader=grader.describe(), grader_hash=digest)
+
+
+@router.post("/run")
+def run(body: GraderRun) -> GradePublic:
+    """Grades one answer without storing anything."""
+    grader, digest = build_grader(body.grader)
+    return public(grader.grade(Sample(output_text=body.model_sample), body.item), digest)

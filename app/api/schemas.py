@@ -1,0 +1,268 @@
+"""The wire: what endpoints take (unknown fields are refused) and what they answer with.
+
+Light on purpose: `app.client` uses these models too, without the engine.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from app.api.wire import (
+    MAX_LISTED,
+    MAX_SEED,
+    Incoming,
+    Json,
+    Label,
+    Messages,
+    Outgoing,
+    Text,
+    Tools,
+)
+from app.config import ClockTime
+from app.security import Name
+from verifiers import Status
+
+# Tasks
+
+
+class TaskCreate(Incoming):
+    """A new task. `training` overrides the trainer's defaults for this task."""
+
+    name: Name
+    grader: Json
+    system_prompt: Text = ""
+    tools: Tools | None = None
+    base_model: str | None = None
+    training: Json = Field(default_factory=dict)
+
+
+class TaskUpdate(Incoming):
+    """Changes to a task; what is not named stays. `tools` may be null, the rest may not."""
+
+    grader: Json | None = None
+    system_prompt: Text | None = None
+    tools: Tools | None = None
+    training: Json | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("name at least one field to change")
+        for name in sorted(self.model_fields_set - {"tools"}):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} cannot be null")
+        return self
+
+
+class TaskPublic(Outgoing):
+    """A task. `active` is the model name of its active version, None while the base answers."""
+
+    object: Literal["task"] = "task"
+    name: str
+    system_prompt: str
+    tools: list[Json] | None
+    grader: Json
+    grader_hash: str
+    base_model: str
+    training: Json
+    active: str | None
+    active_version_id: str | None
+    episodes: int
+    created_at: datetime
+    updated_at: datetime
+
+
+# Episodes and grades
+
+
+class EpisodeCreate(Incoming):
+    """One attempt at a task: what was asked, what was answered, what would have been right."""
+
+    task: Name
+    messages: Messages
+    completion: Text
+    item: Json
+    group: Label | None = None
+    model: Label | None = None
+    client_id: Label | None = None
+    idempotency_key: Label | None = None
+
+
+EpisodeBatch = Annotated[list[EpisodeCreate], Field(min_length=1, max_length=MAX_LISTED)]
+EpisodeBody = Annotated[
+    Annotated[EpisodeCreate, Tag("one episode")] | Annotated[EpisodeBatch, Tag("many episodes")],
+    Discriminator(lambda body: "many episodes" if isinstance(body, list) else "one episode"),
+]
+
+
+class GradePublic(Outgoing):
+    """What a grader said: `score` is trained on, `passed` is reported, errored has no score."""
+
+    object: Literal["grade"] = "grade"
+    status: Status
+    passed: bool
+    score: float | None
+    subscores: dict[str, float]
+    error_kind: str | None
+    error: str | None
+    seconds: float
+    grader_hash: str
+
+
+class EpisodePublic(Outgoing):
+    """A stored episode with what the task's current grader says (None: not yet asked)."""
+
+    id: str
+    object: Literal["episode"] = "episode"
+    task: str
+    messages: list[Json]
+    completion: str
+    item: Json
+    group: str | None
+    model: str | None
+    client_id: str | None
+    idempotency_key: str | None
+    created_at: datetime
+    grade: GradePublic | None
+
+
+# Graders
+
+
+class GraderInfo(Outgoing):
+    """A grader type and the JSON schema of its configuration."""
+
+    id: str
+    object: Literal["grader"] = "grader"
+    config_schema: Json
+
+
+class GraderValidate(Incoming):
+    """A grader's configuration to be checked."""
+
+    grader: Json
+
+
+class GraderRun(Incoming):
+    """A grader to be tried on one answer."""
+
+    grader: Json
+    item: Json
+    model_sample: Text
+
+
+class GraderValid(Outgoing):
+    """A valid configuration with its defaults filled in, and its identity."""
+
+    grader: Json
+    grader_hash: str
+
+
+# Training
+
+
+class JobCreate(Incoming):
+    """A training run. `config` overrides the task's and the trainer's settings."""
+
+    task: Name
+    config: Json = Field(default_factory=dict)
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    trigger: Literal["api", "cli"] = "api"
+
+
+class JobPublic(Outgoing):
+    """A training run. `outcome` holds the gate's numbers once there are any."""
+
+    id: str
+    object: Literal["training.job"] = "training.job"
+    task: str
+    status: Literal[
+        "queued",
+        "running",
+        "paused",
+        "succeeded",
+        "rejected",
+        "failed",
+        "cancelled",
+        "interrupted",
+    ]
+    trainer: str
+    config: Json
+    seed: int
+    trigger: str
+    progress: Json
+    outcome: Json | None
+    error: Json | None
+    version_id: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class JobEventPublic(Outgoing):
+    """One thing that happened in a job; `seq` counts from 1."""
+
+    object: Literal["training.job.event"] = "training.job.event"
+    seq: int
+    type: str
+    data: Json
+    created_at: datetime
+
+
+# Experts
+
+
+class ExpertPublic(Outgoing):
+    """A version of a task's expert; `name` is what a chat request asks for."""
+
+    id: str
+    object: Literal["expert"] = "expert"
+    name: str
+    task: str
+    version: int
+    kind: str
+    state: Literal["candidate", "active", "retired", "rejected"]
+    parent_id: str | None
+    base_model: str
+    base_hash: str
+    basis_hash: str | None
+    bytes: int
+    gate: Json | None
+    job_id: str | None
+    created_at: datetime
+    activated_at: datetime | None
+
+
+class ExpertDetail(ExpertPublic):
+    """A version with its whole manifest."""
+
+    manifest: Json
+
+
+# Schedule and health
+
+
+class SchedulePut(Incoming):
+    """When nights are run: every day at a local time of day, "HH:MM"."""
+
+    enabled: bool
+    at: ClockTime
+
+
+class SchedulePublic(Outgoing):
+    """The schedule in force: `at` is in `timezone`; nights due by `settled_until` are settled."""
+
+    object: Literal["schedule"] = "schedule"
+    enabled: bool
+    at: ClockTime
+    timezone: str
+    next_run_at: datetime | None
+    settled_until: datetime | None
+
+
+class Health(Outgoing):
+    """Whether the service can answer, and what its engine is doing."""
+
+    status: str
+    engine: Json

@@ -1,0 +1,144 @@
+"""What all of the wire shares: the base models, texts, and messages in OpenAI's shape."""
+
+import json
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+MAX_LISTED = 1000
+MAX_TEXT_CHARS = 1_000_000
+MAX_SEED = 2**63 - 1
+
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Json = dict[str, Any]
+
+
+class Incoming(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Outgoing(BaseModel):
+    """An answer."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+Entry = TypeVar("Entry")
+
+
+class Listed(Outgoing, Generic[Entry]):
+    """A page of things; `next_cursor` asks for the page after it, None is the end."""
+
+    object: Literal["list"] = "list"
+    data: list[Entry]
+    next_cursor: str | None = None
+
+
+class Deleted(Outgoing):
+    """What is left of a deleted thing."""
+
+    id: str
+    object: str
+    deleted: Literal[True] = True
+
+
+# Messages
+
+
+def joined_text(content: object) -> object:
+    """OpenAI's list of text parts as one text; anything else as it is."""
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        known = isinstance(part, dict) and part.keys() == {"type", "text"}
+        if not known or part["type"] != "text" or not isinstance(part["text"], str):
+            raise ValueError("only parts of the form {type: text, text: ...} are supported")
+    return "".join(part["text"] for part in content)
+
+
+def parsed_arguments(arguments: object) -> object:
+    """Arguments of a tool call as an object; OpenAI's clients send them as JSON text."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except RecursionError as error:
+        raise ValueError("are nested too deeply") from error
+
+
+class MessageFunction(Incoming):
+    """The function an assistant's message called, with its arguments."""
+
+    name: Label
+    arguments: Annotated[Json, BeforeValidator(parsed_arguments)]
+
+
+class MessageToolCall(Incoming):
+    """A tool call inside an assistant's message."""
+
+    id: Label
+    type: Literal["function"] = "function"
+    function: MessageFunction
+
+
+class Message(Incoming):
+    """One message of a conversation, in OpenAI's shape. `developer` is another word for system."""
+
+    role: Annotated[
+        Literal["system", "user", "assistant", "tool"],
+        BeforeValidator(lambda role: "system" if role == "developer" else role),
+    ]
+    content: Annotated[Text | None, BeforeValidator(joined_text)] = None
+    name: Label | None = None
+    tool_calls: Annotated[list[MessageToolCall], Field(max_length=64)] | None = None
+    tool_call_id: Label | None = None
+    refusal: None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        calls = self.role == "assistant" and bool(self.tool_calls)
+        if self.content is None and not calls:
+            raise ValueError("a message needs content")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only an assistant's message has tool_calls")
+        return self
+
+    def plain(self) -> Json:
+        """The message as chat templates take it and as it is stored."""
+        return self.model_dump(exclude_none=True) | {"content": self.content or ""}
+
+
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_LISTED)]
+
+
+class ToolFunction(Incoming):
+    """What a tool is called and takes; `parameters` is a JSON schema."""
+
+    name: Label
+    description: Text | None = None
+    parameters: Json = Field(default_factory=dict)
+    strict: Literal[False] | None = None
+
+
+class Tool(Incoming):
+    """A tool the model may call."""
+
+    type: Literal["function"]
+    function: ToolFunction
+
+    def plain(self) -> Json:
+        """The tool as chat templates take it and as it is stored."""
+        return self.model_dump(exclude_none=True)
+
+
+Tools = Annotated[list[Tool], Field(max_length=128)]
