@@ -14,14 +14,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import ValidationError
-from sqlmodel import Session, col, select
+from sqlmodel import Session
 
 from app.config import Settings
 from app.engine.scheduler import Engine, EngineError, EngineStopped
 from app.night.context import House, NightError, Stopped
 from app.night.run import TRAINER, run_job
-from storage import episodes, jobs, tasks
+from storage import jobs, tasks
 from storage.db import Database
 from storage.errors import NoSpace, StorageError
 from storage.experts import ExpertStore
@@ -94,22 +93,6 @@ class JobRunner:
             job = _create(session, task, trigger, config, seed)
         self._changed(job.id)
         return job
-
-    def enqueue_night(self) -> list[Job]:
-        """Queues a run of every task that has episodes and no unfinished job."""
-        queued = []
-        with self._database.session() as session:
-            for task in tasks.list_tasks(session):
-                if _unfinished(session, task.name) or not episodes.count(session, task.name):
-                    continue
-                try:
-                    queued.append(_create(session, task.name, "night", {}, None))
-                except ValidationError as error:
-                    # Stored by another version: the other tasks shall have their night.
-                    logger.error("no night for task %s: %s", task.name, error)
-        for job in queued:
-            self._changed(job.id)
-        return queued
 
     def cancel(self, job_id: str) -> Job:
         """Ends a job for good. Raises NotFound, Conflict for one that has ended."""
@@ -229,12 +212,6 @@ def _create(
         session.add(job)
     jobs.append_event(session, job.id, "queued", {})
     return job
-
-
-def _unfinished(session: Session, task: str) -> bool:
-    """Whether a job of the task is queued, running, paused or interrupted."""
-    query = select(Job.id).where(Job.task == task, col(Job.status).not_in(jobs.FINAL))
-    return session.exec(query).first() is not None
 
 
 def _goes_on(session: Session, job_id: str) -> bool:

@@ -1,0 +1,134 @@
+"""Candidates against engine and grader used one by one."""
+
+import numpy as np
+import pytest
+
+import verifiers
+from app.engine.sampling import Sampling
+from app.night.data import Prompt
+from app.night.evaluate import Evaluator
+from tests.app.night import nights
+from verifiers import Sample
+
+GRADER = verifiers.build({"type": "string_check", "operation": "like"})
+TOKENS = 3
+COUNT = 6
+
+
+@pytest.fixture
+def prompts(engine):
+    reference = engine.encode_text(nights.ANSWER, end=True)
+    return [
+        Prompt(
+            episode_id=f"ep_{number}",
+            tokens=engine.encode([{"role": "user", "content": nights.text_of(7 * number)}]),
+            item={"answer": nights.ANSWER},
+            group=None,
+            reference=reference,
+        )
+        for number in range(COUNT)
+    ]
+
+
+@pytest.fixture
+def candidates(engine):
+    noise = np.random.default_rng(0).standard_normal((4, engine.coordinates.total))
+    return (0.1 * noise).astype(np.float32)
+
+
+def without(prompt, **changes):
+    return Prompt(**(vars(prompt) | changes))
+
+
+def test_scores_are_those_of_each_candidate_answering_each_prompt_alone(
+    engine, prompts, candidates
+):
+    grader = verifiers.build({"type": "string_check", "operation": "ilike", "reference": "e"})
+    scores = Evaluator(engine, grader, prompts, TOKENS).scores(candidates, range(COUNT))
+    tokens = 0
+    for row, flat in enumerate(candidates):
+        for column, prompt in enumerate(prompts):
+            greedy = Sampling(max_tokens=TOKENS)
+            answer = engine.generate(flat[None], [prompt.tokens], greedy)[0][0]
+            grade = grader.grade(Sample(output_text=answer.text), prompt.item)
+            assert scores.score[row, column] == grade.score
+            assert scores.passed[row, column] == grade.passed
+            tokens += len(answer.tokens)
+    assert scores.tokens == tokens
+    assert 0 < scores.passed.sum() < scores.passed.size
+
+
+def test_prompts_are_named_by_their_numbers_in_any_order(engine, prompts, candidates):
+    grader = verifiers.build({"type": "string_check", "operation": "ilike", "reference": "e"})
+    evaluator = Evaluator(engine, grader, prompts, TOKENS)
+    whole = evaluator.scores(candidates, range(COUNT)).score
+    assert np.array_equal(evaluator.scores(candidates, [4, 1]).score, whole[:, [4, 1]])
+
+
+def test_no_candidates_is_the_base_and_so_are_zeros(engine, prompts):
+    evaluator = Evaluator(engine, GRADER, prompts, TOKENS)
+    base = evaluator.scores(None, range(COUNT))
+    zeros = np.zeros((1, engine.coordinates.total), dtype=np.float32)
+    assert base.score.shape == (1, COUNT)
+    assert np.array_equal(base.score, evaluator.scores(zeros, range(COUNT)).score)
+
+
+def test_an_answer_that_cannot_be_graded_is_nan_and_counted_never_a_zero(
+    engine, prompts, candidates
+):
+    broken = [without(prompts[0], item={"unknown": 1}), *prompts[1:]]
+    evaluator = Evaluator(engine, GRADER, broken, TOKENS)
+    scores = evaluator.scores(candidates, range(COUNT))
+    assert np.isnan(scores.score[:, 0]).all()
+    assert not scores.passed[:, 0].any()
+    assert np.isfinite(scores.score[:, 1:]).all()
+    assert (evaluator.errored, evaluator.graded) == (len(candidates), scores.score.size)
+    assert "answer" in evaluator.last_error
+
+
+def test_a_row_the_engine_cannot_finish_is_nan_and_leaves_the_others_alone(
+    engine, prompts, candidates
+):
+    candidates[1] = 3e38
+    evaluator = Evaluator(engine, GRADER, prompts, TOKENS)
+    scores = evaluator.scores(candidates, range(COUNT)).score
+    assert np.isnan(scores[1]).all()
+    assert np.isfinite(scores[[0, 2, 3]]).all()
+    assert evaluator.errored == COUNT
+    assert "finite" in evaluator.last_error
+
+
+def test_likelihood_is_the_engines_where_there_is_a_reference_and_nan_elsewhere(
+    engine, prompts, candidates
+):
+    mixed = [without(p, reference=None) if i % 2 else p for i, p in enumerate(prompts)]
+    values, tokens = Evaluator(engine, GRADER, mixed, TOKENS).likelihood(candidates, range(COUNT))
+    assert values.shape == (len(candidates), COUNT)
+    assert np.isnan(values[:, 1::2]).all()
+    for column in range(0, COUNT, 2):
+        prompt = prompts[column]
+        alone = engine.likelihood(candidates, [prompt.tokens], [prompt.reference])
+        assert np.allclose(values[:, [column]], alone, rtol=1e-4)
+    assert tokens == len(candidates) * sum(len(p.reference) for p in prompts[::2])
+
+
+def test_likelihood_without_any_reference_does_not_ask_the_engine(engine, prompts, candidates):
+    bare = [without(prompt, reference=None) for prompt in prompts]
+    values, tokens = Evaluator(engine, GRADER, bare, TOKENS).likelihood(candidates, range(COUNT))
+    assert np.isnan(values).all()
+    assert tokens == 0
+
+
+def test_the_check_comes_before_each_use_of_the_engine(engine, prompts, candidates):
+    class Stop(Exception):
+        pass
+
+    def check():
+        raise Stop
+
+    evaluator = Evaluator(engine, GRADER, prompts, TOKENS, check)
+    with pytest.raises(Stop):
+        evaluator.scores(candidates, [0])
+    with pytest.raises(Stop):
+        evaluator.likelihood(candidates, [0])
+    assert evaluator.graded == 0
