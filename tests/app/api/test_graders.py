@@ -1,0 +1,51 @@
+"""Graders over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+import verifiers
+from app.client import Client, ServiceError
+from tests.app.serving import GRADER
+
+
+def test_every_type_is_listed_with_its_schema(client: Client) -> None:
+    listed = {grader.id: grader.config_schema for grader in client.graders()}
+    assert listed == verifiers.schemas()
+
+
+def test_validation_fills_in_defaults(client: Client) -> None:
+    valid = client.validate_grader({"type": "string_check"})
+    assert valid.grader["operation"]
+    assert valid.grader_hash == verifiers.grader_hash({"type": "string_check"})
+
+
+@pytest.mark.parametrize(
+    ("grader", "param"),
+    [
+        ({"type": "nothing"}, "grader.type"),
+        ({"type": "string_check", "colour": 1}, "grader.colour"),
+        (
+            {"type": "multi", "graders": {"a": {"type": "string_check", "operation": 1}}},
+            "grader.graders.a.operation",
+        ),
+    ],
+)
+def test_a_mistake_is_named(client: Client, grader: dict[str, object], param: str) -> None:
+    for ask in (
+        lambda: client.validate_grader(grader),
+        lambda: client.run_grader(grader, {}, "x"),
+    ):
+        with pytest.raises(ServiceError) as raised:
+            ask()
+        assert (raised.value.status, raised.value.param) == (400, param)
+
+
+def test_running_a_grader_tells_right_wrong_and_broken_apart(client: Client) -> None:
+    right = client.run_grader(GRADER, {"answer": "yes"}, "yes")
+    wrong = client.run_grader(GRADER, {"answer": "yes"}, "no")
+    broken = client.run_grader(GRADER, {}, "yes")
+    assert (right.status, right.passed, right.score) == ("passed", True, 1.0)
+    assert (wrong.status, wrong.passed, wrong.score) == ("failed", False, 0.0)
+    assert (broken.status, broken.passed, broken.score) == ("errored", False, None)
+    assert broken.error_kind == "item"
