@@ -5,12 +5,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy.exc import StatementError
 from sqlalchemy.pool import NullPool
 from sqlmodel import Session
@@ -47,14 +48,9 @@ class Database:
         engine = _engine(self._path, begin="BEGIN IMMEDIATE", foreign_keys=False, pooled=False)
         with translated(), engine.begin() as connection:
             config = alembic_config()
+            _refuse_later_schema(connection, config)
             config.attributes["connection"] = connection
-            try:
-                command.upgrade(config, "head")
-            except CommandError as error:
-                raise SchemaTooNew(
-                    "the database was written by a later version of nightowl; "
-                    "install that version or a later one"
-                ) from error
+            command.upgrade(config, "head")
             broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
             if broken:
                 raise Corrupt(f"{len(broken)} rows refer to rows that do not exist")
@@ -91,9 +87,14 @@ def alembic_config() -> Config:
     return config
 
 
-def head_revision() -> str | None:
-    """The newest revision this code knows."""
-    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+def _refuse_later_schema(connection: sa.Connection, config: Config) -> None:
+    current = MigrationContext.configure(connection).get_current_revision()
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if current is not None and current not in known:
+        raise SchemaTooNew(
+            "the database was written by a later version of nightowl; "
+            "install that version or a later one"
+        )
 
 
 def _engine(
@@ -105,21 +106,28 @@ def _engine(
     pooled: bool = True,
 ) -> sa.Engine:
     """An engine whose transactions start with `begin`; the pragmas are set on every connection."""
+    # As many connections as threads: SQLite itself makes writers wait, and says so in the end.
+    pool: dict[str, Any] = {"max_overflow": -1} if pooled else {"poolclass": NullPool}
     engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)),
-        json_serializer=stored_json,
-        poolclass=None if pooled else NullPool,
-        connect_args={"timeout": BUSY_TIMEOUT_MS / 1000},
+        sa.URL.create("sqlite", database=str(path)), json_serializer=stored_json, **pool
+    )
+    pragmas = (
+        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        f"foreign_keys = {int(foreign_keys)}",
+        f"query_only = {int(query_only)}",
     )
 
     @sa.event.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # the driver must not begin transactions of its own
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA foreign_keys = {int(foreign_keys)}")
-        connection.execute(f"PRAGMA query_only = {int(query_only)}")
+        try:
+            for pragma in pragmas:
+                connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error:
+            connection.close()  # the pool forgets a connection that fails here
+            raise
 
     @sa.event.listens_for(engine, "begin")
     def _begun(connection: sa.Connection) -> None:

@@ -87,10 +87,12 @@ def add(session: Session, task: str, draft: EpisodeDraft, grade: GradeLike) -> t
     """Stores an episode with its grade; (episode, True) when it is new.
 
     An idempotency key the task has seen with the same content returns (the old episode, False) and
-    stores nothing. Raises NotFound for an unknown task, Conflict for a seen key with other content.
+    stores nothing. Raises NotFound for an unknown task, Conflict for a seen key with other content,
+    Invalid for what is no JSON or no grade; nothing of the episode is in the transaction then.
     """
     tasks.get(session, task)
     digest = draft.content_hash()
+    _status(grade)  # before anything is stored: a caller may go on after the error
     old = _with_key(session, task, draft.idempotency_key)
     if old is not None:
         if old.content_hash != digest:
