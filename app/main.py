@@ -32,7 +32,7 @@ from app.api import (
 from app.config import Settings
 from app.engine.models import resolve
 from app.engine.scheduler import Engine, EngineConfig
-from app.night import stored
+from app.night import nightly
 from app.night.jobs import JobRunner
 from app.security import Guard, load_or_create_token
 from app.state import Parts
@@ -73,7 +73,7 @@ def running(settings: Settings) -> Iterator[Parts]:
         stack.callback(jobs.stop)
         stack.callback(engine.close)
         jobs.start()
-        nights = stored.schedule(database, settings, lambda: _queue_night(jobs))
+        nights = nightly.schedule(database, settings, jobs)
         nights.start()
         stack.callback(nights.stop)
         parts = Parts(settings, token, database, store, engine, jobs, nights)
@@ -162,11 +162,6 @@ def _checked_store(settings: Settings) -> ExpertStore:
     for bad in store.verify_all():
         logger.error("expert %s was put into quarantine: %s", bad.name[:80], bad.reason)
     return store
-
-
-def _queue_night(jobs: JobRunner) -> None:
-    """What the schedule does when a night is due."""
-    logger.info("night: queued %s", [job.id for job in jobs.enqueue_night()])
 
 
 def _engine(settings: Settings, store: ExpertStore) -> Engine:

@@ -50,7 +50,7 @@ async def create(request: Request, body: ChatCreate, parts: Running) -> Response
     if body.stream:
         options = body.stream_options
         usage = options is not None and options.include_usage
-        return sse.response(_streamed(parts, answer, usage=usage))
+        return sse.EventStream(_streamed(parts, answer, usage=usage), answer.stream.cancel)
     completion = await _whole(request, answer.stream)
     if completion.error is not None:
         raise ApiError(_failed(parts), completion.error, code="generation_failed")
@@ -122,23 +122,19 @@ async def _streamed(parts: Parts, answer: Answer, *, usage: bool) -> AsyncIterat
     """OpenAI's chunks: the role, the text as it comes, the reason it ended, the usage if asked."""
     stream = answer.stream
     extra: Json = {"usage": None} if usage else {}
-    try:
-        yield _chunk(answer, {"role": "assistant", "content": "", "refusal": None}, None, extra)
-        async for text in stream:
-            if text:
-                yield _chunk(answer, {"content": text}, None, extra)
-        completion = stream.result()
-        if completion.error is not None:
-            event = error_event(_failed(parts), completion.error, code="generation_failed")
-            yield sse.event(json.dumps(event))
-            return
-        yield _chunk(answer, {}, _reason(completion), extra)
-        if usage:
-            tokens = _usage(completion).model_dump()
-            yield sse.event(json.dumps(_frame(answer) | {"choices": [], "usage": tokens}))
-        yield sse.event("[DONE]")
-    finally:
-        stream.cancel()
+    yield _chunk(answer, {"role": "assistant", "content": "", "refusal": None}, None, extra)
+    async for text in stream:
+        yield _chunk(answer, {"content": text}, None, extra)
+    completion = stream.result()
+    if completion.error is not None:
+        event = error_event(_failed(parts), completion.error, code="generation_failed")
+        yield sse.event(json.dumps(event))
+        return
+    yield _chunk(answer, {}, _reason(completion), extra)
+    if usage:
+        tokens = _usage(completion).model_dump()
+        yield sse.event(json.dumps(_frame(answer) | {"choices": [], "usage": tokens}))
+    yield sse.event("[DONE]")
 
 
 def _failed(parts: Parts) -> int:

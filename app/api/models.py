@@ -35,7 +35,7 @@ class Answerer:
 
 
 def resolve(parts: Parts, model: str) -> Answerer:
-    """Who answers for a model's name; 404 for an unknown name, 409 for a foreign expert."""
+    """Who answers for a model's name; 404 for an unknown name, 409 for another base model's."""
     base = parts.engine.info.name
     if model == base:
         return Answerer(base, None, None)
@@ -53,9 +53,22 @@ def resolve(parts: Parts, model: str) -> Answerer:
             404, f"there is no model {model!r}", code="model_not_found", param="model"
         ) from error
     if version is None:
+        _require_base(task, base)
         return Answerer(base, None, task)
     require_fitting(version, parts.engine.info.base_hash, parts.engine.basis_hash)
     return Answerer(f"{task.name}@{version.number}", version.id, task)
+
+
+def _require_base(task: Task, served: str) -> None:
+    """Refuses a task that was defined for another base model."""
+    if task.base_model != served:
+        raise ApiError(
+            409,
+            f"task {task.name!r} is for base model {task.base_model!r}, this service runs"
+            f" {served!r}; change the task's base_model to move it",
+            code="foreign_task",
+            param="model",
+        )
 
 
 @router.get("")
@@ -86,7 +99,8 @@ def _all(parts: Parts, session: Session) -> list[ModelPublic]:
     started = int(parts.started_at.timestamp())
     listed = [ModelPublic(id=info.name, created=started, root=info.name, parent=None)]
     for task in tasks.list_tasks(session):
-        if task.active_version_id is None or task.active_version_id in known:
+        answered = task.active_version_id in known
+        if answered or (task.active_version_id is None and task.base_model == info.name):
             parent = _name(known, task.active_version_id) or info.name
             created = int(task.created_at.timestamp())
             listed.append(ModelPublic(id=task.name, created=created, root=info.name, parent=parent))

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from app.api.schemas import SchedulePublic, SchedulePut
+from app.night.nightly import read_last, store_plan
 from app.night.schedule import Plan, local_zone
-from app.night.stored import read_last, store_plan
 from app.state import Running
 
 router = APIRouter(prefix="/schedule")

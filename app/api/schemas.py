@@ -38,11 +38,15 @@ class TaskCreate(Incoming):
 
 
 class TaskUpdate(Incoming):
-    """Changes to a task; what is not named stays. `tools` may be null, the rest may not."""
+    """Changes to a task; what is not named stays. `tools` may be null, the rest may not.
+
+    `base_model` moves a task of another base model to the one that is being served.
+    """
 
     grader: Json | None = None
     system_prompt: Text | None = None
     tools: Tools | None = None
+    base_model: str | None = None
     training: Json | None = None
 
     @model_validator(mode="after")

@@ -49,13 +49,7 @@ def create(body: TaskCreate, parts: Running) -> TaskPublic:
     served = parts.engine.info.name
     if body.name == served:
         raise ApiError(409, f"{served!r} is the base model's name", code="conflict", param="name")
-    if body.base_model not in (None, served):
-        raise ApiError(
-            404,
-            f"there is no base model {body.base_model!r} here, this service runs {served!r}",
-            code="model_not_found",
-            param="base_model",
-        )
+    _require_served(body.base_model, served)
     grader, digest = build_grader(body.grader)
     with parts.database.session() as session:
         task = tasks.create(
@@ -88,7 +82,8 @@ def get(task: TaskName, parts: Running) -> TaskPublic:
 @router.patch("/{task}")
 def update(task: TaskName, body: TaskUpdate, parts: Running) -> TaskPublic:
     """Changes a task. After a change of grader the next night grades its episodes anew."""
-    changes = body.model_dump(exclude_unset=True, include={"system_prompt"})
+    _require_served(body.base_model, parts.engine.info.name)
+    changes = body.model_dump(exclude_unset=True, include={"system_prompt", "base_model"})
     if "tools" in body.model_fields_set:
         changes["tools"] = None if body.tools is None else [tool.plain() for tool in body.tools]
     if body.training is not None:
@@ -127,6 +122,17 @@ def forget_expert(parts: Parts, version_id: str) -> None:
         parts.experts.delete(version_id)
     except NotFound:
         logger.warning("the files of expert %s were gone already", version_id[:12])
+
+
+def _require_served(base_model: str | None, served: str) -> None:
+    """Refuses a base model that cannot be trained or asked here; None leaves it open."""
+    if base_model not in (None, served):
+        raise ApiError(
+            404,
+            f"there is no base model {base_model!r} here, this service runs {served!r}",
+            code="model_not_found",
+            param="base_model",
+        )
 
 
 def _checked_training(training: Mapping[str, Any]) -> dict[str, Any]:

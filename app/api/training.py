@@ -92,7 +92,7 @@ def events(
     """
     with parts.database.reading() as session:
         jobs.get(session, job_id)
-    return sse.response(_follow(parts, job_id, last_event_id))
+    return sse.EventStream(_follow(parts, job_id, last_event_id))
 
 
 async def _follow(parts: Parts, job_id: str, seen: int) -> AsyncIterator[str]:

@@ -6,7 +6,8 @@ import httpx
 import pytest
 from openai import NotFoundError, OpenAI
 
-from app.client import Client
+from app.client import Client, ServiceError
+from storage import tasks
 from tests.app.serving import Service, add_expert
 
 
@@ -26,6 +27,24 @@ def test_names_stand_on_each_other(service: Service, client: Client, task: str) 
 def test_a_foreign_expert_is_not_listed(service: Service, client: Client, task: str) -> None:
     add_expert(service.parts, task, base_hash="f" * 64)
     assert f"{task}@1" not in {model.id for model in client.models()}
+
+
+def test_a_task_of_another_base_model_answers_once_it_is_moved(
+    service: Service, client: Client, task: str
+) -> None:
+    hi = [{"role": "user", "content": "hi"}]
+    with service.parts.database.session() as session:
+        tasks.update(session, task, {"base_model": "other"})
+    assert task not in {model.id for model in client.models()}
+    with pytest.raises(ServiceError) as raised:
+        client.chat(task, hi)
+    assert (raised.value.status, raised.value.code) == (409, "foreign_task")
+    with pytest.raises(ServiceError) as raised:
+        client.update_task(task, base_model="other")
+    assert raised.value.param == "base_model"
+    client.update_task(task, base_model="tiny")
+    assert task in {model.id for model in client.models()}
+    assert client.chat(task, hi, max_tokens=2).model == "tiny"
 
 
 def test_openai_client_reads_the_list_and_one_model(service: Service, task: str) -> None:

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from app.client import Client
+from app.night.nightly import read_plan
 from app.night.schedule import Plan
-from app.night.stored import read_plan
 from tests.app.serving import Service
 
 
