@@ -199,7 +199,8 @@ def centred(reward: FloatArray) -> FloatArray:
     count = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, reward, 0).sum(axis=0, dtype=np.float64) / count
     advantage = np.where(known, reward - mean, 0.0)
-    return advantage.mean(axis=1, dtype=np.float64).astype(np.float32)
+    means: FloatArray = advantage.mean(axis=1, dtype=np.float64).astype(np.float32)
+    return means
 
 
 def shaped(values: FloatArray, shaping: str) -> FloatArray | None:

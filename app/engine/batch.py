@@ -15,9 +15,10 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
+from app.engine import platform
 from app.engine.cache import GroupKV, LayerTensors, Layout
 from app.engine.layers import Edits, Selection, install
+from app.engine.maths import ACTIVATIONS
 from app.engine.models import LoadedModel, attention_windows, head, inner
 from trainers.spectral import Basis, Coordinates
 
@@ -44,7 +45,8 @@ class Runtime:
         }
         self._inner: Any = inner(model.module)
         self._windows = attention_windows(model.module)
-        self._selection: Selection = install(self._inner, self._windows, basis)
+        activation = platform.STATUS.system == "linux" and ACTIVATIONS.get(model.info.family)
+        self._selection: Selection = install(self._inner, self._windows, basis, activation or None)
         self.eos: frozenset[int] = frozenset(model.tokenizer.eos_token_ids)
 
     @property

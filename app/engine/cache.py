@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
+from app.engine.maths import softmax
 
 LayerTensors = list[tuple[mx.array, mx.array]]  # per layer: keys and values, (rows, Hkv, T, D)
 
@@ -165,12 +166,12 @@ class GroupKV:
         own = self._scores(q.reshape(rows, kv_heads, repeats * length, depth), keys)
         own = _hide(own.reshape(rows, kv_heads, repeats, length, -1), self.layout.mask(window))
         if self.prefix is None:
-            weights = mx.softmax(own, axis=-1, precise=True)
+            weights = softmax(own)
             out = weights.reshape(rows, kv_heads, repeats * length, -1) @ values
             return out.reshape(rows, heads, length, depth)
         before = self._prefix_scores(q, self.prefix[0])
         before = _hide(before, self.layout.prefix_mask(window))
-        weights = mx.softmax(mx.concatenate([before, own], axis=-1), axis=-1, precise=True)
+        weights = softmax(mx.concatenate([before, own], axis=-1))
         split = self.layout.prefix
         out = weights[..., split:].reshape(rows, kv_heads, repeats * length, -1) @ values
         out = out.reshape(rows, kv_heads, repeats, length, depth)

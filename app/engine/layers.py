@@ -19,6 +19,7 @@ import mlx.core as mx
 from mlx import nn
 
 from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
+from app.engine.maths import Activation
 from trainers.spectral import (
     ATTENTION_TARGETS,
     MLP_TARGETS,
@@ -87,8 +88,10 @@ class SlotLinear(nn.Module):
         """(B, L, in) -> (B, L, out)."""
         edits = self._selection.edits
         if edits is None:
-            return self.linear(x)
-        return self.linear(x + self._edit(x, edits.of(self._name), edits.groups))
+            plain: mx.array = self.linear(x)
+            return plain
+        y: mx.array = self.linear(x + self._edit(x, edits.of(self._name), edits.groups))
+        return y
 
     def _edit(self, x: mx.array, e: mx.array, groups: int) -> mx.array:
         """V (e * (V^T x)) in at least fp16 precision: bf16's 0.4 % steps would eat e."""
@@ -152,7 +155,8 @@ class SlotAttention(nn.Module):
         q = self.rope(q, offset=cache.positions)
         k = self.rope(k, offset=cache.positions)
         out = cache.attend(q, k, v, self._scale, self._window)
-        return self.o_proj(out.transpose(0, 2, 1, 3).reshape(rows, length, -1))
+        result: mx.array = self.o_proj(out.transpose(0, 2, 1, 3).reshape(rows, length, -1))
+        return result
 
     @staticmethod
     def _split(x: mx.array, heads: int, norm: nn.Module | None) -> mx.array:
@@ -161,6 +165,22 @@ class SlotAttention(nn.Module):
         if norm is not None:
             x = norm(x)
         return x.transpose(0, 2, 1, 3)
+
+
+class SlotMLP(nn.Module):
+    """A gated MLP whose activation is ours; used on CPU only (``app.engine.maths``)."""
+
+    def __init__(self, mlp: Any, activation: Activation) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = mlp.gate_proj, mlp.up_proj, mlp.down_proj
+        self._activation = activation
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(B, L, hidden) -> (B, L, hidden)."""
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        gated = self._activation(gate.astype(mx.float32), up.astype(mx.float32))
+        y: mx.array = self.down_proj(gated.astype(x.dtype))
+        return y
 
 
 def matrices(inner: Any) -> Iterator[tuple[str, Any]]:
@@ -172,13 +192,16 @@ def matrices(inner: Any) -> Iterator[tuple[str, Any]]:
                 yield name, getattr(getattr(layer, part), projection)
 
 
-def install(inner: Any, windows: list[int | None], basis: Basis) -> Selection:
+def install(
+    inner: Any, windows: list[int | None], basis: Basis, activation: Activation | None = None
+) -> Selection:
     """Replace the attention and projections of a decoder stack by their slotted forms, in place.
 
     Args:
         inner: decoder stack with ``.layers`` (``app.engine.models.inner``).
         windows: sliding window of each layer, ``None`` for full attention.
         basis: basis of this base model; its matrix names are ``layers.<i>.<part>.<projection>``.
+        activation: of the gated MLPs where ours is the faster one, else they are left alone.
 
     Returns the selection that the engine sets before each forward pass.
     """
@@ -189,4 +212,6 @@ def install(inner: Any, windows: list[int | None], basis: Basis) -> Selection:
         setattr(getattr(inner.layers[int(index)], part), projection, slotted)
     for layer, window in zip(inner.layers, windows, strict=True):
         layer.self_attn = SlotAttention(layer.self_attn, window)
+        if activation is not None:
+            layer.mlp = SlotMLP(layer.mlp, activation)
     return selection

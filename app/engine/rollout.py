@@ -21,6 +21,7 @@ from app.engine import platform as _platform  # noqa: F401  (before any MLX call
 from app.engine.batch import Batch, Runtime, Tokens, right_aligned
 from app.engine.cache import Layout, shared_prefix
 from app.engine.layers import Edits
+from app.engine.maths import logsumexp
 from app.engine.sampling import Sampling, choose
 from app.engine.text import Completion, Decode, RowText
 
@@ -403,7 +404,7 @@ class _Scored:
                 wanted = mx.array(np.tile(targets, (len(span), 1)).reshape(-1)[mask])
                 logits = runtime.logits(picked).astype(mx.float32)
                 chosen = mx.take_along_axis(logits, wanted[:, None], axis=-1)[:, 0]
-                logp = chosen - mx.logsumexp(logits, axis=-1)
+                logp = chosen - logsumexp(logits)
             yield [logp]
             sums = np.zeros(mask.shape, dtype=np.float64)
             sums[mask] = np.array(logp)
