@@ -76,7 +76,7 @@ class SlotLinear(nn.Module):
     def __init__(
         self, name: str, linear: nn.Module, basis: BlockBasis, selection: Selection
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx.nn has no types
         self.linear = linear
         # Underscored: neither the vectors nor the selection are parameters of the model.
         self._name = name
@@ -129,7 +129,7 @@ class SlotAttention(nn.Module):
     """
 
     def __init__(self, attention: Any, window: int | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx.nn has no types
         for part in ("q_proj", "k_proj", "v_proj", "o_proj", "rope"):
             setattr(self, part, getattr(attention, part))
         self.q_norm = attention.q_norm if "q_norm" in attention else None
@@ -171,7 +171,7 @@ class SlotMLP(nn.Module):
     """A gated MLP whose activation is ours; used on CPU only (``app.engine.maths``)."""
 
     def __init__(self, mlp: Any, activation: Activation) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx.nn has no types
         self.gate_proj, self.up_proj, self.down_proj = mlp.gate_proj, mlp.up_proj, mlp.down_proj
         self._activation = activation
 
