@@ -61,6 +61,12 @@ def status_of(database: Path, job_id: str) -> JobStatus:
     return status
 
 
+def test_importing_the_service_sets_the_platform_up_before_mlx() -> None:
+    program = "import app.main; from app.engine import platform; print(platform.STATUS.notes)"
+    notes = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert "imported before" not in notes
+
+
 def test_everything_is_still_there_after_a_restart(tiny_model: Path, tmp_path: Path) -> None:
     settings = settings_of(tmp_path, tiny_model)
     with serving(settings) as first:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.api import training
 from app.client import Client, ServiceError, parse_events
 from tests.app.serving import GRADER, JOB, Service, episode, fresh
 
@@ -138,6 +139,18 @@ def test_cancelling_ends_a_running_job_and_its_stream(client: Client, running_jo
         with pytest.raises(ServiceError) as raised:
             ask(running_job)
         assert (raised.value.status, raised.value.code) == (409, "conflict")
+
+
+def test_a_quiet_stream_is_kept_alive(
+    http: httpx.Client, client: Client, running_job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "KEEP_ALIVE_S", 0.0)
+    client.pause_job(running_job)
+    seen = _until(client, running_job, "paused")
+    last = {"Last-Event-ID": str(seen[-1].seq)}
+    with http.stream("GET", f"/v1/training/jobs/{running_job}/events", headers=last) as stream:
+        lines = stream.iter_lines()
+        assert [next(lines) for _ in range(6)] == [": keep-alive", ""] * 3
 
 
 def test_users_are_answered_while_a_job_runs(
