@@ -48,12 +48,13 @@ def block_layout(in_features: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class BlockBasis:
-    """The right singular vectors of one matrix.
+    """The right singular vectors of one matrix, or what stands in for them.
 
     Attributes:
         vectors: ``V``, (n, b, b) fp32, column k of block j is the k-th right singular vector;
             ``None`` for the ``channel`` basis, where V = I.
-        singular_values: (n, b) fp32, descending in each block.
+        singular_values: (n, b) fp32, ``|W_j v|`` of each column v of V_j: the singular values,
+            descending in each block, where V holds singular vectors.
     """
 
     vectors: FloatArray | None
@@ -75,18 +76,21 @@ def block_basis(weight: npt.NDArray[np.floating], kind: BasisKind, seed: int = 0
     for j in range(n):
         block = weight[:, j * b : (j + 1) * b].astype(np.float64)
         gram[j] = block.T @ block
+    vectors: npt.NDArray[np.float64] | None
     if kind == "channel":
-        norms = np.sqrt(np.einsum("jkk->jk", gram))
-        return BlockBasis(None, norms.astype(np.float32))
-    if kind == "random":
+        vectors, squares = None, np.einsum("jkk->jk", gram)
+    elif kind == "random":
         rng = np.random.Generator(np.random.Philox(key=seed))
         vectors = np.linalg.qr(rng.standard_normal((n, b, b)))[0]
-        norms = np.sqrt(np.einsum("jkl,jkm,jml->jl", vectors, gram, vectors))
-        return BlockBasis(vectors.astype(np.float32), norms.astype(np.float32))
-    eigenvalues, vectors = np.linalg.eigh(gram)  # ascending
-    sigma = np.sqrt(np.maximum(eigenvalues[:, ::-1], 0.0))
+        squares = np.einsum("jkl,jkl->jl", vectors, gram @ vectors)
+    else:
+        ascending = np.linalg.eigh(gram)
+        squares, vectors = ascending[0][:, ::-1], ascending[1][:, :, ::-1]
+    # Rounding leaves what is zero in a rank-deficient block a little below zero.
+    norms = np.sqrt(np.maximum(squares, 0.0))
     return BlockBasis(
-        np.ascontiguousarray(vectors[:, :, ::-1], dtype=np.float32), sigma.astype(np.float32)
+        None if vectors is None else np.ascontiguousarray(vectors, dtype=np.float32),
+        norms.astype(np.float32),
     )
 
 
@@ -114,8 +118,8 @@ class Coordinates:
 
     def split(self, flat: FloatArray) -> dict[str, FloatArray]:
         """Flat (..., total) -> matrix name -> (..., in_features), as views."""
-        if flat.shape[-1] != self.total:
-            raise ValueError(f"expected {self.total} coordinates, got {flat.shape[-1]}")
+        if flat.shape[-1:] != (self.total,):
+            raise ValueError(f"expected {self.total} coordinates, got shape {flat.shape}")
         return {name: flat[..., part] for name, part in self.slices()}
 
     def join(self, tensors: Mapping[str, npt.NDArray[np.floating]]) -> FloatArray:
@@ -178,9 +182,9 @@ def compute_basis(
 
 def pack_basis(basis: Basis) -> dict[str, npt.NDArray[np.generic]]:
     """Arrays to store beside the model; ``unpack_basis`` reads them back."""
-    names = json.dumps({"kind": basis.kind, "names": list(basis.blocks)})
+    meta = {"kind": basis.kind, "names": list(basis.blocks), "sha256": basis.sha256}
     arrays: dict[str, npt.NDArray[np.generic]] = {
-        "meta": np.frombuffer(names.encode(), dtype=np.uint8)
+        "meta": np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
     }
     for name, block in basis.blocks.items():
         arrays[f"{name}.s"] = block.singular_values
@@ -190,13 +194,22 @@ def pack_basis(basis: Basis) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def unpack_basis(arrays: Mapping[str, npt.NDArray[np.generic]]) -> Basis:
-    """The inverse of ``pack_basis``; raises ``KeyError`` or ``ValueError`` on a damaged set."""
-    meta = json.loads(arrays["meta"].tobytes())
+    """The inverse of ``pack_basis``; raises ``KeyError`` or ``ValueError`` on a damaged set.
+
+    The stored hash is checked: one flipped bit, or one array that is missing, is damage.
+    """
+    match json.loads(arrays["meta"].tobytes()):
+        case {"kind": kind, "names": [*names], "sha256": sha256} if kind in BASIS_KINDS:
+            pass
+        case _:
+            raise ValueError("the basis does not say of what kind it is")
     blocks = {}
-    for name in meta["names"]:
+    for name in names:
         vectors = arrays.get(f"{name}.v")
         blocks[name] = BlockBasis(
             None if vectors is None else vectors.astype(np.float32, copy=False),
             arrays[f"{name}.s"].astype(np.float32, copy=False),
         )
-    return Basis(meta["kind"], blocks, _hash(meta["kind"], blocks))
+    if _hash(kind, blocks) != sha256:
+        raise ValueError("the basis is not the one that was stored: its hash differs")
+    return Basis(kind, blocks, sha256)
