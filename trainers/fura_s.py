@@ -17,7 +17,7 @@ candidates are always built from it, never by adding and taking back noise.
 
 Choices of ours where the sources are silent: a momentum average of (4), a learning rate that
 falls linearly to ``lr_end`` of its start, and the ``auto`` fitness, which follows the
-log-likelihood of an accepted answer while almost nothing passes and the verifier afterwards.
+log-likelihood of an accepted answer until enough passes and the mix with the verifier afterwards.
 What is left out: mirrored prompts, weight decay, covariance adaptation.
 """
 
@@ -27,7 +27,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -35,13 +35,14 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 FloatArray = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float64]
 FitnessKind = Literal["score", "likelihood", "mix"]
 
 
 class FuraSConfig(BaseModel):
     """Settings of one run; validated once, stored beside the expert."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     population: int = Field(24, ge=2, le=512, description="candidates per iteration, even")
     prompts: int = Field(12, ge=1, le=256, description="prompts every candidate is tried on")
@@ -55,7 +56,7 @@ class FuraSConfig(BaseModel):
     )
     mix_weight: float = Field(0.3, ge=0, le=1, description="weight of the likelihood in a mix")
     warm_until: float = Field(
-        0.5, ge=0, le=1, description="auto: pass rate at which the verifier takes over"
+        0.5, ge=0, le=1, description="auto: pass rate at which the likelihood becomes a mix"
     )
     iterations: int = Field(60, ge=1, le=100_000, description="iterations at most")
     minutes: float | None = Field(None, gt=0, description="minutes of training at most")
@@ -82,7 +83,8 @@ class State:
         warm: auto fitness still follows the likelihood.
         elapsed_s: seconds trained, over all sessions.
         zero_variance, non_finite: counted iterations without signal, fitness values not finite.
-        pass_rate: newest probe of theta on training prompts, NaN before the first.
+        pass_rate: newest share passed on training prompts, of theta's answers while only the
+            likelihood is followed, else of all candidates' answers; NaN before the first.
         trend, best, best_at: smoothed progress measure, its best value and when that was.
     """
 
@@ -107,19 +109,25 @@ class State:
 
     def pack(self) -> dict[str, npt.NDArray[np.generic]]:
         """Arrays to store; ``unpack`` is the exact inverse."""
-        rest = {k: v for k, v in asdict(self).items() if k not in ("theta", "velocity")}
-        meta = np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8)
+        meta = np.frombuffer(json.dumps(self._meta()).encode(), dtype=np.uint8)
         return {"theta": self.theta, "velocity": self.velocity, "meta": meta}
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> State:
         """Read ``pack``'s arrays; raises ``KeyError`` or ``ValueError`` if they are damaged."""
         meta = json.loads(arrays["meta"].tobytes())
-        theta = arrays["theta"].astype(np.float32)
-        velocity = arrays["velocity"].astype(np.float32)
-        if theta.shape != velocity.shape or theta.ndim != 1:
-            raise ValueError("theta and velocity must be vectors of one length")
+        theta, velocity = arrays["theta"], arrays["velocity"]
+        for v in (theta, velocity):
+            if v.dtype != np.float32 or v.shape != (theta.size,) or not np.isfinite(v).all():
+                raise ValueError("theta and velocity must be finite fp32 vectors of one length")
+        types = {k: type(v) for k, v in cls(theta, velocity, seed=0)._meta().items()}
+        if not isinstance(meta, dict) or {k: type(v) for k, v in meta.items()} != types:
+            raise ValueError("the state's fields are not those of a run")
         return cls(theta=theta, velocity=velocity, **meta)
+
+    def _meta(self) -> dict[str, Any]:
+        """The fields that are not vectors."""
+        return {k: v for k, v in vars(self).items() if k not in ("theta", "velocity")}
 
 
 @dataclass(frozen=True)
@@ -190,8 +198,8 @@ def candidates(theta: FloatArray, sigma: float, eps: Sequence[FloatArray]) -> Fl
     return np.concatenate([theta + steps, theta - steps])
 
 
-def centred(reward: FloatArray) -> FloatArray:
-    """Equation (2) then the mean over prompts: (P, N) -> (P,).
+def centred(reward: FloatArray) -> Values:
+    """Equation (2) then the mean over prompts: (P, N) -> (P,) fp64.
 
     NaN entries (errored) say nothing: they take their prompt's mean.
     """
@@ -199,22 +207,29 @@ def centred(reward: FloatArray) -> FloatArray:
     count = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, reward, 0).sum(axis=0, dtype=np.float64) / count
     advantage = np.where(known, reward - mean, 0.0)
-    means: FloatArray = advantage.mean(axis=1, dtype=np.float64).astype(np.float32)
+    means: Values = advantage.mean(axis=1)
     return means
 
 
-def shaped(values: FloatArray, shaping: str) -> FloatArray | None:
+def shaped(values: Values, shaping: str) -> FloatArray | None:
     """Equation (3): fitness with mean 0; ``None`` when all candidates are equally good."""
-    spread = float(values.std(dtype=np.float64))
+    spread = float(values.std())
     # Below rounding of the mean there is no signal, only the order of additions.
     if spread <= 1e-7 * max(1.0, float(np.abs(values).max())):
         return None
+    standard = (values - values.mean()) / spread
     if shaping == "ranks":
-        order = np.argsort(np.argsort(values, kind="stable"), kind="stable")
-        ranks: FloatArray = (order / (len(values) - 1) - 0.5).astype(np.float32)
-        return ranks
-    result: FloatArray = ((values - values.mean(dtype=np.float64)) / spread).astype(np.float32)
+        standard = _ranks(standard)
+    result: FloatArray = standard.astype(np.float32)
     return result
+
+
+def _ranks(standard: Values) -> Values:
+    """Ranks over [-1/2, 1/2]; equals share their mean rank, or minus would always beat plus."""
+    # Rounded: sums of the same rewards in another order are ties, too.
+    _, group, count = np.unique(np.round(standard, 5), return_inverse=True, return_counts=True)
+    ranks: Values = (np.cumsum(count) - (count + 1) / 2)[group]
+    return ranks / (len(standard) - 1) - 0.5
 
 
 def update(
@@ -222,11 +237,11 @@ def update(
 ) -> None:
     """Equation (4) with the momentum average, in place; ``fitness`` in the candidates' order."""
     half = config.population // 2
-    weights = (fitness[:half] - fitness[half:]) / config.population
-    # float64 accumulation in a fixed order: the sum must not depend on the BLAS in use.
+    weights = (fitness[:half] - fitness[half:]).astype(np.float64) / config.population
+    # float64 and a fixed order: the sum must not depend on the BLAS in use.
     step = np.zeros(state.theta.size, dtype=np.float64)
     for weight, direction in zip(weights, eps, strict=True):
-        step += float(weight) * direction
+        step += weight * direction
     state.velocity = (config.momentum * state.velocity + (1 - config.momentum) * step).astype(
         np.float32
     )
@@ -282,21 +297,22 @@ def step(config: FuraSConfig, state: State, prompt_count: int, evaluator: Evalua
     eps = [noise(state.seed, state.iteration, pair, size) for pair in range(config.population // 2)]
     population = candidates(state.theta, config.sigma, eps)  # (1)
     kind = fitness_kind(config, state)
-    reward, values, tokens, passed = _evaluate(config, kind, population, prompts, evaluator)
+    rewards, values, tokens, passed = _evaluate(config, kind, population, prompts, evaluator)
     fitness = shaped(values, config.shaping)  # (3)
     if fitness is None:
         state.zero_variance += 1
     else:
         update(state, config, fitness, eps, _lr(config, state))  # (4)
-    state.non_finite += int((~np.isfinite(reward)).sum())
+    state.non_finite += sum(int((~np.isfinite(r)).sum()) for r in rewards)
     state.iteration += 1
-    if passed is None and state.iteration % config.probe_every == 0:
+    if kind == "likelihood" and state.iteration % config.probe_every == 0:
         probe = evaluator.scores(state.theta[None], prompts)
-        passed, tokens = float(probe.passed.mean()), tokens + probe.tokens
-    _follow(config, state, reward, passed)
+        passed, tokens = _pass_rate(probe), tokens + probe.tokens
+    _follow(config, state, rewards[0], passed)
     seconds = time.monotonic() - started
     state.elapsed_s += seconds
-    return _report(config, state, kind, reward, tokens / seconds)
+    speed = tokens / seconds if seconds else 0.0  # a coarse clock may not have moved
+    return _report(config, state, kind, rewards[0], speed)
 
 
 def _evaluate(
@@ -305,27 +321,33 @@ def _evaluate(
     population: FloatArray,
     prompts: Sequence[int],
     evaluator: Evaluator,
-) -> tuple[FloatArray, FloatArray, int, float | None]:
-    """Rewards (P, N) to report, one value per candidate, tokens, share passed if generated."""
+) -> tuple[tuple[FloatArray, ...], Values, int, float | None]:
+    """Rewards (P, N), the one to report first; values (P,); tokens; share passed if graded."""
     if kind == "likelihood":
         reward, tokens = evaluator.likelihood(population, prompts)
-        return reward, centred(reward), tokens, None
+        return (reward,), centred(reward), tokens, None
     scores = evaluator.scores(population, prompts)
-    values, tokens = centred(scores.score), scores.tokens
-    if kind == "mix":
-        likelihood, more = evaluator.likelihood(population, prompts)
-        values = _mixed(config, values, centred(likelihood))
-        tokens += more
-    return scores.score, values, tokens, float(scores.passed.mean())
+    values, rate = centred(scores.score), _pass_rate(scores)
+    if kind == "score":
+        return (scores.score,), values, scores.tokens, rate
+    likelihood, more = evaluator.likelihood(population, prompts)
+    values = _mixed(config, values, centred(likelihood))
+    return (scores.score, likelihood), values, scores.tokens + more, rate
 
 
-def _mixed(config: FuraSConfig, score: FloatArray, likelihood: FloatArray) -> FloatArray:
+def _pass_rate(scores: Scores) -> float | None:
+    """Share passed of what could be graded: what errored has not failed."""
+    known = np.isfinite(scores.score)
+    return float(scores.passed[known].mean()) if known.any() else None
+
+
+def _mixed(config: FuraSConfig, score: Values, likelihood: Values) -> Values:
     """Weighted sum of the two z-scores; a flat one adds nothing."""
     total = np.zeros_like(score)
     for weight, part in ((1 - config.mix_weight, score), (config.mix_weight, likelihood)):
         standard = shaped(part, "zscore")
         if standard is not None:
-            total += np.float32(weight) * standard
+            total += weight * standard
     return total
 
 
