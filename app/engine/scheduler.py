@@ -304,6 +304,7 @@ class Engine:
                 "background": len(self._background),
                 "tokens_generated": self._tokens,
                 "last_step_s": round(self._last_step_s, 4),
+                "last_swap_ms": self._slots.last_swap_ms,
             }
 
     def _run(self, start: Callable[[], Generator[None, None, Any]]) -> Any:

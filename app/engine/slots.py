@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
 from app.engine.batch import Runtime
 from app.engine.layers import Edits
 
@@ -27,6 +27,10 @@ class ExpertSlots:
         runtime: the base model.
         count: experts held at once.
         source: version id -> tensors; called when an expert is not in a slot.
+
+    Attributes:
+        last_swap_ms: how long the last expert took from its checked file into a slot, ``None``
+            before the first.
     """
 
     def __init__(self, runtime: Runtime, count: int, source: Callable[[str], Tensors]) -> None:
@@ -37,6 +41,7 @@ class ExpertSlots:
         self._free = list(range(count, 0, -1))
         self._held: dict[str, int] = {}  # in order of last use
         self._pins: dict[str, int] = {}
+        self.last_swap_ms: float | None = None
 
     def acquire(self, expert: str | None) -> int:
         """The expert's slot, loaded if needed and pinned until ``release``.
@@ -72,12 +77,14 @@ class ExpertSlots:
         return self._runtime.edits(self._table[mx.array(list(slots))])
 
     def _load(self, expert: str) -> int:
+        started = time.perf_counter()
         flat = self._runtime.coordinates.join(self._source(expert))
         if not self._free:
             self._evict()
         slot = self._free.pop()
         self._table[slot] = mx.array(flat)
         mx.eval(self._table)
+        self.last_swap_ms = 1000 * (time.perf_counter() - started)
         return slot
 
     def _evict(self) -> None:
