@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from app.engine import platform  # noqa: F401  # isort: skip  (before MLX: it loads the BLAS)
 import uvicorn
 from fastapi import APIRouter, FastAPI
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
 from app.engine.layers import matrices
 from app.engine.models import LoadedModel, inner
 from storage.atomic import write_bytes

@@ -18,7 +18,6 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
 from app.engine.maths import softmax
 
 LayerTensors = list[tuple[mx.array, mx.array]]  # per layer: keys and values, (rows, Hkv, T, D)

@@ -15,7 +15,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app.engine import platform  # noqa: F401  # isort: skip  (before MLX: it loads the BLAS)
 import mlx.core as mx
 import numpy as np
 from safetensors.numpy import save_file

@@ -13,7 +13,6 @@ from typing import Protocol
 import mlx.core as mx
 import numpy as np
 
-from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
 from app.engine.batch import Batch, Runtime, Tokens, aligned
 from app.engine.cache import LayerTensors, PrefixCache
 from app.engine.layers import Edits

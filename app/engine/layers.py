@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import mlx.core as mx
 from mlx import nn
 
-from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
 from app.engine.maths import Activation
 from trainers.spectral import (
     ATTENTION_TARGETS,

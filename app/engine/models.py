@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.engine import platform  # noqa: F401  # isort: skip  (before MLX: it loads the BLAS)
 import mlx.core as mx
 from huggingface_hub import constants as hub_constants
 from mlx import nn

@@ -17,7 +17,6 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from app.engine import platform as _platform  # noqa: F401  (before any MLX call)
 from app.engine.batch import Batch, Runtime, Tokens, right_aligned
 from app.engine.cache import Layout, shared_prefix
 from app.engine.layers import Edits

@@ -146,14 +146,18 @@ class Stream:
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(ready.set)
-        while True:
-            while not self._deltas.empty():
-                delta = self._deltas.get()
-                if delta is _END:
-                    return
-                yield delta
-            await ready.wait()
-            ready.clear()
+        try:
+            while True:
+                while not self._deltas.empty():
+                    delta = self._deltas.get()
+                    if delta is _END:
+                        return
+                    yield delta
+                await ready.wait()
+                ready.clear()
+        finally:
+            # The loop may be gone before the row is: waking it would raise in the engine thread.
+            self._wake = None
 
     def _put(self, delta: Any) -> None:
         self._deltas.put(delta)

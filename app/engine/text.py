@@ -18,7 +18,8 @@ class Completion:
     """What one row produced.
 
     Attributes:
-        text: without the end-of-text token and without the stop string.
+        text: without the end-of-text token and without the stop string; what the row's deltas
+            add up to.
         tokens: all generated token ids, the ending one included.
         finish_reason: stop, length, cancelled or error.
         prompt_tokens: length of the prompt.
@@ -50,7 +51,7 @@ class RowText:
         self.text = ""  # final once ``finish`` is set
         self._anchor = 0  # tokens before it are decoded for good
         self._settled = ""  # their text
-        self._sent = 0
+        self._sent = ""  # what ``push`` has returned so far
 
     def push(self, token: int) -> str:
         """Add a token; returns the text that is now certain to be part of the answer.
@@ -66,26 +67,26 @@ class RowText:
             return self._end(text[:cut], "stop")
         if len(self.tokens) >= self._sampling.max_tokens:
             return self._end(text, "length")
-        return self._release(len(text) - self._held_back(text), text)
+        return self._release(text[: len(text) - self._held_back(text)])
 
     def completion(self, prompt_tokens: int, error: str | None = None) -> Completion:
-        """The result; a row stopped from outside keeps the text it has."""
-        if error is not None:
-            return Completion(self.text, tuple(self.tokens), "error", prompt_tokens, error)
-        if self.finish is None:
-            self._end(self._whole(self.tokens), "cancelled")
-        assert self.finish is not None
-        return Completion(self.text, tuple(self.tokens), self.finish, prompt_tokens)
+        """The result; a row stopped from outside keeps the text it has handed out."""
+        text = self._sent if self.finish is None else self.text
+        reason = "error" if error is not None else self.finish or "cancelled"
+        return Completion(text, tuple(self.tokens), reason, prompt_tokens, error)
 
     def _whole(self, tokens: list[int]) -> str:
         """Text of all tokens, decoding only those after the anchor.
 
-        The anchor moves at line ends, where byte-level and word-piece decoders do not look back.
+        The anchor moves at line ends. The last token of the line is decoded again, since some
+        decoders take the space from the first word they are given.
         """
         tail = self._decode(tokens[self._anchor :])
         text = self._settled + tail
         if len(tokens) - self._anchor > 32 and tail.endswith("\n"):
-            self._anchor, self._settled = len(tokens), text
+            last = self._decode(tokens[-1:])
+            if text.endswith(last):
+                self._anchor, self._settled = len(tokens) - 1, text.removesuffix(last)
         return text
 
     def _first_stop(self, text: str) -> int | None:
@@ -94,19 +95,22 @@ class RowText:
 
     def _held_back(self, text: str) -> int:
         """Characters at the end of ``text`` that may still change or turn into a stop string."""
-        held = len(text) - len(text.rstrip(_INCOMPLETE))
+        whole = text.rstrip(_INCOMPLETE)
+        held = 0
         for stop in self._sampling.stop:
-            for size in range(min(len(stop) - 1, len(text)), 0, -1):
-                if text.endswith(stop[:size]):
-                    held = max(held, size)
+            for size in range(min(len(stop) - 1, len(whole)), held, -1):
+                if whole.endswith(stop[:size]):
+                    held = size
                     break
-        return held
+        return len(text) - len(whole) + held
 
-    def _release(self, until: int, text: str) -> str:
-        delta = text[self._sent : until]
-        self._sent = max(self._sent, until)
+    def _release(self, text: str) -> str:
+        """What ``text`` adds to what was handed out, which is never taken back."""
+        delta = text[len(self._sent) :]
+        self._sent += delta
         return delta
 
     def _end(self, text: str, reason: FinishReason) -> str:
-        self.text, self.finish = text, reason
-        return self._release(len(text), text)
+        delta = self._release(text)
+        self.text, self.finish = self._sent, reason
+        return delta
