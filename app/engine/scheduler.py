@@ -161,8 +161,13 @@ class Stream:
 
     def _put(self, delta: Any) -> None:
         self._deltas.put(delta)
-        if self._wake is not None:
+        if self._wake is None:
+            return
+        try:
             self._wake()
+        except RuntimeError:  # the reader's event loop is closed: nobody waits for this row
+            self._wake = None
+            self.cancel()
 
 
 @dataclass
@@ -412,10 +417,20 @@ class Engine:
         shares = [ready[i :: len(lanes)] for i in range(len(lanes))]
         for lane, rows in zip(lanes, shares, strict=True):
             if rows:
-                lane.admit(rows)
-                self._tokens += len(rows)
+                self._join(lane, rows)
         self._settle(ready)
         return bool(ready)
+
+    def _join(self, lane: Lane, rows: Sequence[Stream]) -> None:
+        """Prefill rows and let them join; those that break the prefill do not break the lane."""
+        try:
+            lane.admit(rows)
+        except Exception as error:
+            log.exception("a prefill failed")
+            for row in rows:
+                row.finish(f"the prompt could not be processed: {error}")
+            return
+        self._tokens += len(rows)
 
     def _decode(self) -> None:
         running = [stream for lane in self._lanes for stream in lane.rows]

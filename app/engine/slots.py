@@ -78,17 +78,19 @@ class ExpertSlots:
 
     def _load(self, expert: str) -> int:
         started = time.perf_counter()
+        idle = None if self._free else self._idle()
         flat = self._runtime.coordinates.join(self._source(expert))
-        if not self._free:
-            self._evict()
+        if idle is not None:
+            self._free.append(self._held.pop(idle))
         slot = self._free.pop()
         self._table[slot] = mx.array(flat)
         mx.eval(self._table)
         self.last_swap_ms = 1000 * (time.perf_counter() - started)
         return slot
 
-    def _evict(self) -> None:
+    def _idle(self) -> str:
+        """The least recently used expert that no row uses."""
         idle = next((e for e in self._held if e not in self._pins), None)
         if idle is None:
             raise NoFreeSlot
-        self._free.append(self._held.pop(idle))
+        return idle
