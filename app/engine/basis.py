@@ -44,14 +44,21 @@ def _weights(model: LoadedModel) -> Iterator[tuple[str, npt.NDArray[np.float32]]
 
 
 def dequantised(linear: Any) -> mx.array:
-    """The (out, in) weight of a dense or quantised linear layer."""
+    """The (out, in) weight of a dense or quantised linear layer.
+
+    Quantised ones in fp32 whatever their scales' dtype, so that a model has the same basis
+    however it was loaded.
+    """
     if "scales" not in linear:
         weight: mx.array = linear.weight
         return weight
+    scales, biases = linear.scales, linear.get("biases")
+    if biases is not None:  # affine; the other modes pack their scales into bytes
+        scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
     return mx.dequantize(
         linear.weight,
-        linear.scales,
-        linear.get("biases"),
+        scales,
+        biases,
         group_size=linear.group_size,
         bits=linear.bits,
         mode=linear.mode,

@@ -55,16 +55,21 @@ class Work:
     prompts: Sequence[int]
 
 
-def share(flat: FloatArray | None, prompts: int, lanes: int, capacity: int) -> list[list[Work]]:
+def share(
+    flat: FloatArray | None, prompts: int, lanes: int, batch_tokens: int, prefix: int, each: int
+) -> list[list[Work]]:
     """Cut a rollout into rounds of at most one piece of work per lane.
 
     Whole candidates go to a lane while they fit; with fewer candidates than lanes the prompts are
-    divided instead.  ``capacity``: rows a lane's batch may hold.
+    divided instead.  A lane's batch holds ``batch_tokens``, and one row if even that is too much:
+    a candidate takes ``prefix`` of them, each of its rows ``each``.
     """
     count = 1 if flat is None else flat.shape[0]
-    by_prompt = min(prompts, max(-(-prompts // capacity), lanes // count if count < lanes else 1))
+    rows = max(1, (batch_tokens - prefix) // each)
+    by_prompt = min(prompts, max(-(-prompts // rows), lanes // count if count < lanes else 1))
     spans = np.array_split(np.arange(prompts), by_prompt)
-    per_lane = max(1, min(-(-count // lanes), capacity // max(1, len(spans[0]))))
+    whole = batch_tokens // (prefix + each * len(spans[0]))
+    per_lane = max(1, min(-(-count // lanes), whole))
     pieces = [
         Work(
             None if flat is None else flat[start : start + per_lane],
@@ -75,6 +80,14 @@ def share(flat: FloatArray | None, prompts: int, lanes: int, capacity: int) -> l
         for span in spans
     ]
     return [pieces[i : i + lanes] for i in range(0, len(pieces), lanes)]
+
+
+def _count(flat: FloatArray | None, sequences: Sequence[Tokens]) -> int:
+    """Number of candidates, the base being one."""
+    count = 1 if flat is None else flat.shape[0]
+    if count == 0 or len(sequences) == 0 or not all(len(tokens) for tokens in sequences):
+        raise ValueError("a rollout needs a candidate, and prompts and references with tokens")
+    return count
 
 
 def common_prefix(prompts: Sequence[Tokens]) -> int:
@@ -113,14 +126,16 @@ class Population:
         """Completions [candidate][prompt] of every candidate on every prompt.
 
         A sampled row's random stream is keyed by the seed and its candidate and prompt numbers.
-        A row whose hidden state is not finite ends with ``finish_reason`` error.
+        A row whose hidden state is not finite ends with ``finish_reason`` error. Raises
+        ``ValueError`` if there is no candidate, no prompt or a prompt without tokens.
         """
-        count = 1 if flat is None else flat.shape[0]
+        count = _count(flat, prompts)
         results: list[list[Completion | None]] = [[None] * len(prompts) for _ in range(count)]
         split = common_prefix(prompts)
         longest = max(len(p) for p in prompts) - split
-        capacity = max(1, self._limits.batch_tokens // (longest + sampling.max_tokens))
-        for round_ in share(flat, len(prompts), len(self._lanes), capacity):
+        each = longest + sampling.max_tokens
+        limit = self._limits.batch_tokens
+        for round_ in share(flat, len(prompts), len(self._lanes), limit, split, each):
             shares = [
                 _Share(self, work, prompts, split, lane, sampling)
                 for work, lane in zip(round_, self._lanes, strict=False)
@@ -138,16 +153,18 @@ class Population:
     ) -> Generator[None, None, FloatArray]:
         """Mean log-likelihood per token of each reference after its prompt: (P, N) fp32.
 
-        NaN where a candidate's logits are not finite.
+        NaN where a candidate's logits are not finite. Raises ``ValueError`` as ``generate``
+        does, and for a reference without tokens.
         """
-        count = 1 if flat is None else flat.shape[0]
+        count = _count(flat, [*prompts, *references])
         result = np.full((count, len(prompts)), np.nan, dtype=np.float32)
         split = common_prefix(prompts)
         whole = [np.concatenate([p, r]) for p, r in zip(prompts, references, strict=True)]
         # The last reference token is predicted, never an input.
         inputs = [tokens[split:-1] for tokens in whole]
-        capacity = max(1, self._limits.batch_tokens // max(len(i) for i in inputs))
-        for round_ in share(flat, len(prompts), len(self._lanes), capacity):
+        each = max(len(i) for i in inputs)
+        limit = self._limits.batch_tokens
+        for round_ in share(flat, len(prompts), len(self._lanes), limit, split, each):
             shares = [
                 _Scored(self, work, prompts[0][:split], inputs, references, lane)
                 for work, lane in zip(round_, self._lanes, strict=False)
