@@ -48,7 +48,9 @@ class RunFolder:
     """The folder of one job. Readers raise Corrupt for a file that is not what was written."""
 
     def __init__(self, path: Path) -> None:
+        """Removes what a killed process left half written there, if there is anything yet."""
         self._path = path
+        atomic.remove_leftovers(path)
 
     def begin(self, plan: Plan, state: State) -> None:
         """Forgets an earlier beginning and stores this one."""
@@ -84,9 +86,12 @@ class RunFolder:
     def state(self) -> State:
         """The trainer's state as last saved."""
         try:
-            with np.load(self._path / "state.npz", allow_pickle=False) as arrays:
+            stored = io.BytesIO((self._path / "state.npz").read_bytes())
+            with np.load(stored, allow_pickle=False) as arrays:
                 return State.unpack(arrays)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except FileNotFoundError as error:
+            raise Corrupt("the job's state.npz is missing; start a new job") from error
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise Corrupt("the job's state.npz is damaged; start a new job") from error
 
     def save_trained(self, trained: Trained) -> None:

@@ -109,6 +109,8 @@ class JobRunner:
     def _move(self, job_id: str, status: JobStatus, event: str) -> Job:
         with self._database.session() as session:
             job = jobs.set_status(session, job_id, status)
+            job.error = None  # of an earlier pause for want of space
+            session.add(job)
             jobs.append_event(session, job_id, event, {})
         self._changed(job_id)
         return job

@@ -118,10 +118,9 @@ def _chosen(night: Night) -> Work:
 
 def _check(night: Night, numbers: dict[str, Any]) -> None:
     """Raises NoExpert for data that cannot make an expert."""
+    fitness, minimum = night.config.fitness, night.house.settings.min_heldout
     total, errored = numbers["episodes"], numbers["errored"]
-    minimum = night.house.settings.min_heldout
-    fitness = night.config.fitness
-    usable = numbers["with_reference"] if fitness == "likelihood" else numbers["training"]
+    training, known, heldout = (numbers[k] for k in ("training", "with_reference", "heldout"))
     if errored > MAX_ERRORED * total:
         raise NoExpert(
             "too_many_errored",
@@ -129,8 +128,14 @@ def _check(night: Night, numbers: dict[str, Any]) -> None:
             " episodes' items need repair.",
             numbers,
         )
-    if numbers["training"] >= MIN_TRAINING and fitness in ("likelihood", "mix"):
-        _check_references(fitness, numbers)
+    if training >= MIN_TRAINING and known == 0 and fitness in ("likelihood", "mix"):
+        raise NoExpert(
+            "no_reference",
+            f"Fitness {fitness!r} needs right answers, and the grader can write none from the"
+            ' episodes\' items; use fitness "score".',
+            numbers,
+        )
+    usable = known if fitness == "likelihood" else training
     if usable < MIN_TRAINING:
         raise NoExpert(
             "too_few_episodes",
@@ -138,22 +143,12 @@ def _check(night: Night, numbers: dict[str, Any]) -> None:
             " ones are needed besides the held-out ones.",
             numbers | {"minimum": MIN_TRAINING},
         )
-    if numbers["heldout"] < minimum:
+    if heldout < minimum:
         raise NoExpert(
             "too_few_heldout",
-            f"There are too few held-out prompts to judge an expert: {numbers['heldout']}, at"
-            f" least {minimum} are needed.",
+            f"There are too few held-out prompts to judge an expert: {heldout}, at least"
+            f" {minimum} are needed.",
             numbers | {"minimum": minimum},
-        )
-
-
-def _check_references(fitness: str, numbers: dict[str, Any]) -> None:
-    if numbers["with_reference"] == 0:
-        raise NoExpert(
-            "no_reference",
-            f"Fitness {fitness!r} needs right answers, and the grader can write none from the"
-            ' episodes\' items; use fitness "score".',
-            numbers,
         )
 
 

@@ -35,8 +35,9 @@ CONFIG: dict[str, Any] = {
     "fitness": "likelihood",
     "iterations": 6,
     "max_tokens": 1,
+    "probe_every": 100,  # so that only the gate generates
 }
-WORDS = "light kitchen door window garage bedroom living room open close turn set on off".split()
+WORDS = ("light", "kitchen", "door", "window", "garage", "bedroom", "open", "close", "on", "off")
 
 
 def settings_for(data: Path, **changes: Any) -> Settings:
@@ -76,9 +77,9 @@ def house_in(
 
 
 def text_of(number: int) -> str:
-    """A prompt of three words, different for every number."""
+    """A prompt of three words, different for every number below 100."""
     first, rest = divmod(number, len(WORDS))
-    return f"{WORDS[first]} {WORDS[rest]} {WORDS[(first + 5 * rest) % len(WORDS)]}"
+    return f"{WORDS[first]} {WORDS[rest]} {WORDS[(first + 3 * rest) % len(WORDS)]}"
 
 
 def add_task(house: House, grader: dict[str, Any] = GRADER, **fields: Any) -> Task:

@@ -13,6 +13,7 @@ import pytest
 
 import verifiers
 from app.engine.sampling import Sampling
+from app.night import data
 from app.night.context import NightError, Stopped
 from app.night.run import run_job
 from storage import episodes, jobs, tasks, versions
@@ -111,8 +112,6 @@ def heldout_answers(house, flat):
 
 def training_prompts(house):
     """Ids of the episodes the split leaves for training."""
-    from app.night import data
-
     with house.database.reading() as session:
         task = tasks.get(session, TASK)
         graded = episodes.graded(session, TASK, task.grader_hash)
@@ -258,9 +257,7 @@ def test_a_second_night_goes_on_from_the_active_version(house):
     assert manifest.parent == first.version_id
     assert second.outcome["numbers"]["compared_with"] == first.version_id
     layout = house.engine.coordinates
-    old, new = (
-        layout.join(house.store.load(job.version_id).tensors) for job in (first, second)
-    )
+    old, new = (layout.join(house.store.load(job.version_id).tensors) for job in (first, second))
     assert np.allclose(old, new, atol=1e-3)
     assert active_version(house).id == first.version_id
 
@@ -316,7 +313,7 @@ def test_no_episodes_are_too_few(house):
 
 def test_few_episodes_are_too_few(house):
     nights.add_task(house)
-    nights.add_episodes(house, range(10))
+    nights.add_episodes(house, range(8))
     assert outcome_without_expert(house)["reason"] == "too_few_episodes"
 
 
@@ -381,7 +378,7 @@ def test_an_expert_too_large_to_be_stored_has_diverged(house):
 def test_a_task_of_another_base_model_is_an_error_that_names_both(house):
     nights.add_task(house, base_model="other")
     job_id = nights.add_job(house)
-    with pytest.raises(NightError, match="'other'.*'tiny'"):
+    with pytest.raises(NightError, match=r"'other'.*'tiny'"):
         run_job(house, job_id, never)
 
 
@@ -413,17 +410,15 @@ def test_a_cancelled_job_stores_nothing_more(house):
     assert house.store.ids() == []
 
 
-def test_a_stopped_job_goes_on_with_its_old_prompts_when_episodes_have_come_in(night, house):
-    ready(house)
-    undisturbed = nights.add_job(house)
-    job_id = nights.add_job(house)
+def test_a_stopped_job_goes_on_with_its_old_prompts_when_episodes_have_come_in(house):
+    job_id = nights.add_job(ready(house))
     stop_after(house, job_id, 3)
-    nights.add_episodes(house, range(COUNT, 2 * COUNT))
+    nights.add_episodes(house, range(COUNT, 100))
     run_job(house, job_id, never)
     done = [d["iteration"] for type, d in nights.events_of(house, job_id) if type == "progress"]
     assert done == list(range(1, nights.CONFIG["iterations"] + 1))
-    assert len(house.store.load(nights.job_of(house, job_id).version_id).manifest.data.episode_ids) == COUNT
-    assert undisturbed != job_id
+    manifest = house.store.load(nights.job_of(house, job_id).version_id).manifest
+    assert len(manifest.data.episode_ids) == COUNT
 
 
 def test_a_stopped_job_whose_episode_was_deleted_starts_over_and_says_so(house):
@@ -456,34 +451,32 @@ def test_a_stopped_job_whose_grader_was_changed_starts_over_and_says_so(house):
 def kill_points(seed):
     """Steps at which the process is killed, one after the other, in one and the same job.
 
-    The first two are before any checkpoint counts and in the middle of writing one; the later ones
-    go through the training, both halves of the gate, and end between storing and publishing.
+    In the middle of writing the job's first files, after a checkpoint, within an iteration, in the
+    second half of the gate, between storing the expert and publishing it.
     """
     chance = random.Random(seed)
     return [
-        ("likelihood", 1),
-        ("rename", chance.randint(1, 2)),
-        ("write", chance.randint(1, 2)),
+        ("rename", chance.randint(1, 3)),
+        ("write", chance.randint(3, 4)),
         ("likelihood", chance.randint(1, 2)),
-        ("generate", 1),
         ("generate", 2),
         ("put", 1),
     ]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_job_killed_at_any_step_ends_in_the_same_bytes(seed, tmp_path, engine, model):
+def test_a_job_killed_at_any_step_ends_in_the_same_bytes(tmp_path, engine, model):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     with nights.house_in(whole, engine) as house:
         ready(house)
         job_id = nights.add_job(house, JobStatus.QUEUED)
     shutil.copytree(whole, killed)
-    for step, count in kill_points(seed):
+    for step, count in kill_points(seed=0):
         child = subprocess.run(
             [
                 sys.executable,
                 "-c",
-                "import sys; from tests.app.night import nights;"
+                # The platform first: another BLAS would round differently.
+                "import sys, app.engine.platform; from tests.app.night import nights;"
                 " nights.run_and_die(*sys.argv[1:4], int(sys.argv[4]))",
                 *map(str, (model, killed, step, count)),
             ],
@@ -494,9 +487,9 @@ def test_a_job_killed_at_any_step_ends_in_the_same_bytes(seed, tmp_path, engine,
         )
         assert child.returncode == -signal.SIGKILL, child.stderr.decode()
     made = []
-    for data in (whole, killed):
+    for folder in (whole, killed):
         watch = Watch()
-        with nights.house_in(data, engine) as house:
+        with nights.house_in(folder, engine) as house:
             runner = nights.runner_of(house, watch)
             runner.start()
             watch.until_final(house, job_id)
