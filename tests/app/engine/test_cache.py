@@ -1,0 +1,297 @@
+"""The grouped key-value store against attention written out in NumPy; the prefix cache."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from app.engine.cache import GroupKV, Layout, PrefixCache, shared_prefix  # isort: skip
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+HEADS, KV_HEADS, DEPTH = 4, 2, 8
+SCALE = DEPTH**-0.5
+Array = npt.NDArray[np.float32]
+
+
+class Sequence_:
+    """A row's queries, keys and values, without padding."""
+
+    def __init__(self, rng: np.random.Generator, length: int) -> None:
+        self.q = rng.normal(0, 1, (HEADS, length, DEPTH)).astype(np.float32)
+        self.k = rng.normal(0, 1, (KV_HEADS, length, DEPTH)).astype(np.float32)
+        self.v = rng.normal(0, 1, (KV_HEADS, length, DEPTH)).astype(np.float32)
+
+    def attention(self, window: int | None) -> Array:
+        """(heads, length, depth), one query at a time, in float64."""
+        out = np.zeros(self.q.shape)
+        for head in range(HEADS):
+            keys, values = (part[head * KV_HEADS // HEADS] for part in (self.k, self.v))
+            for at in range(self.q.shape[1]):
+                first = 0 if window is None else max(0, at - window + 1)
+                scores = keys[first : at + 1].astype(np.float64) @ self.q[head, at] * SCALE
+                weights = np.exp(scores - scores.max())
+                out[head, at] = weights @ values[first : at + 1] / weights.sum()
+        return out.astype(np.float32)
+
+
+def group_of(
+    rng: np.random.Generator, lengths: list[int], prefix: int
+) -> tuple[list[Sequence_], Sequence_]:
+    """Rows that share their first ``prefix`` tokens, and that prefix."""
+    shared = Sequence_(rng, prefix)
+    rows = []
+    for length in lengths:
+        row = Sequence_(rng, length)
+        for name in ("k", "v"):
+            getattr(row, name)[:, :prefix] = getattr(shared, name)
+        rows.append(row)
+    return rows, shared
+
+
+def run(
+    groups: list[tuple[list[Sequence_], Sequence_]],
+    window: int | None,
+    steps: list[int],
+    in_place: bool,
+) -> list[list[Array]]:
+    """Outputs (heads, own length, depth) of all rows, run in ``steps`` columns at a time.
+
+    ``in_place``: prefixes are attended to in place; else each row has them as own columns.
+    """
+    rows = [row for members, _ in groups for row in members]
+    split = groups[0][1].k.shape[1] if in_place else 0
+    own = [row.k.shape[1] - split for row in rows]
+    width = max(own)
+    pad = np.array([width - n for n in own], np.int32)
+    layout = Layout(len(groups), len(groups[0][0]), split, pad)
+    prefix = None
+    if in_place:
+        prefix = (
+            mx.array(np.stack([shared.k for _, shared in groups])),
+            mx.array(np.stack([shared.v for _, shared in groups])),
+        )
+    kv = GroupKV(layout, width, prefix)
+
+    def columns(name: str, start: int, stop: int) -> mx.array:
+        parts = [getattr(row, name)[:, split:] for row in rows]
+        padded = [np.pad(p, [(0, 0), (width - p.shape[1], 0), (0, 0)]) for p in parts]
+        return mx.array(np.stack(padded)[:, :, start:stop])
+
+    outputs, start = [], 0
+    for step in steps:
+        stop = min(width, start + step)
+        layout.begin(stop - start)
+        q, k, v = (columns(name, start, stop) for name in ("q", "k", "v"))
+        outputs.append(np.array(kv.attend(q, k, v, SCALE, window)))
+        layout.end()
+        start = stop
+    assert start == width
+    whole = np.concatenate(outputs, axis=2)
+    per_group = len(groups[0][0])
+    flat = [whole[i, :, pad[i] :] for i in range(len(rows))]
+    return [flat[i : i + per_group] for i in range(0, len(flat), per_group)]
+
+
+def make(
+    seed: int, lengths: list[list[int]], prefix: int
+) -> list[tuple[list[Sequence_], Sequence_]]:
+    rng = np.random.default_rng(seed)
+    return [group_of(rng, members, prefix) for members in lengths]
+
+
+WINDOWS = [None, 1, 3, 7, 100]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("steps", [[99], [4, 99], [1] * 9])
+def test_left_padded_rows_attend_as_each_alone(window: int | None, steps: list[int]) -> None:
+    groups = make(0, [[9], [4], [1]], 0)
+    got = run(groups, window, steps, in_place=False)
+    for (rows, _), outputs in zip(groups, got, strict=True):
+        np.testing.assert_allclose(outputs[0], rows[0].attention(window), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("steps", [[99], [3, 99], [1] * 7])
+def test_a_prefix_in_place_equals_the_prefix_repeated_in_every_row(
+    window: int | None, steps: list[int]
+) -> None:
+    groups = make(1, [[12, 8, 6], [7, 6, 12]], 5)
+    in_place = run(groups, window, steps, in_place=True)
+    repeated = run(groups, window, [5, *steps], in_place=False)
+    for (rows, _), ours, theirs in zip(groups, in_place, repeated, strict=True):
+        for row, mine, other in zip(rows, ours, theirs, strict=True):
+            np.testing.assert_allclose(mine, other[:, 5:], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(mine, row.attention(window)[:, 5:], rtol=0, atol=1e-5)
+
+
+@given(
+    st.integers(0, 6),
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.integers(0, 8),
+    st.integers(1, 4),
+    st.one_of(st.none(), st.integers(1, 9)),
+)
+def test_masks_show_a_query_its_own_past_within_the_window(
+    prefix: int, pads: list[int], cursor: int, length: int, window: int | None
+) -> None:
+    layout = Layout(1, len(pads), prefix, np.array(pads, np.int32))
+    layout.cursor = cursor
+    layout.begin(length)
+
+    def visible(row: int, query: int, column: int) -> bool:
+        """Columns count from the end of the prefix, whose own are negative."""
+        position = column if column >= 0 else column + pads[row]
+        seen = position <= query and (column < 0 or column >= pads[row])
+        return seen and (window is None or query - position < window)
+
+    for mask, columns in (
+        (layout.mask(window), range(cursor + length)),
+        (layout.prefix_mask(window), range(-prefix, 0)),
+    ):
+        for row, pad in enumerate(pads):
+            for at in range(length):
+                if cursor + at < pad:
+                    continue  # padding: nobody reads it
+                expected = [visible(row, cursor + at, column) for column in columns]
+                if mask is None:
+                    assert all(expected)
+                else:
+                    part = np.array(mask)[row if mask.shape[0] > 1 else 0, 0, 0, at]
+                    assert part.tolist() == expected
+    first = np.array(layout.positions)
+    assert first.tolist() == [prefix + cursor - pad for pad in pads]
+
+
+def test_a_full_store_is_refused_not_overwritten() -> None:
+    layout = Layout(1, 1, 0, np.zeros(1, np.int32))
+    kv = GroupKV(layout, 2)
+    part = mx.zeros((1, KV_HEADS, 3, DEPTH))
+    layout.begin(3)
+    with pytest.raises(ValueError, match="2 columns is full"):
+        kv.attend(mx.zeros((1, HEADS, 3, DEPTH)), part, part, SCALE, None)
+
+
+def test_a_row_of_padding_gives_numbers() -> None:
+    layout = Layout(1, 2, 0, np.array([0, 3], np.int32))
+    kv = GroupKV(layout, 2)
+    layout.begin(2)
+    part = mx.ones((2, KV_HEADS, 2, DEPTH))
+    out = kv.attend(mx.ones((2, HEADS, 2, DEPTH)), part, part, SCALE, None)
+    assert mx.isfinite(out).all().item()
+
+
+def test_stores_side_by_side_hold_all_groups_columns_and_prefixes() -> None:
+    stores = []
+    rng = np.random.default_rng(2)
+    pads = np.zeros(2, np.int32)
+    for groups in (1, 2):
+        layout = Layout(groups, 2, 3, np.tile(pads, groups))
+        prefix = [mx.array(rng.normal(size=(groups, KV_HEADS, 3, DEPTH))) for _ in range(2)]
+        layout.cursor = 4
+        own = [mx.array(rng.normal(size=(2 * groups, KV_HEADS, 4, DEPTH))) for _ in range(2)]
+        stores.append(GroupKV(layout, 6, (prefix[0], prefix[1]), (own[0], own[1])))
+    joint = Layout(3, 2, 3, np.tile(pads, 3))
+    joint.cursor = 4
+    both = stores[0].beside(stores[1:], joint)
+    for side in (0, 1):
+        expected = np.concatenate([np.array(s.own()[side]) for s in stores])
+        np.testing.assert_array_equal(np.array(both.own()[side]), expected)
+        assert both.prefix is not None
+        prefixes = [s.prefix for s in stores if s.prefix is not None]
+        expected = np.concatenate([np.array(p[side]) for p in prefixes])
+        np.testing.assert_array_equal(np.array(both.prefix[side]), expected)
+    assert both.capacity == 6
+
+
+tokens_ = st.lists(st.integers(0, 2), max_size=6)
+
+
+@given(tokens_, tokens_)
+def test_shared_prefix_counts_leading_equal_tokens(a: list[int], b: list[int]) -> None:
+    expected = 0
+    while expected < min(len(a), len(b)) and a[expected] == b[expected]:
+        expected += 1
+    assert shared_prefix(np.array(a, np.int32), np.array(b, np.int32)) == expected
+
+
+def tensors(tokens: list[int], mark: float) -> list[tuple[mx.array, mx.array]]:
+    """One layer of 8 bytes a token, whose values tell whose it is."""
+    return [(mx.full((1, 1, len(tokens), 1), mark), mx.full((1, 1, len(tokens), 1), -mark))]
+
+
+Step = tuple[str, str, list[int]]
+steps_ = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "longest", "longest", "forget"]),
+        st.sampled_from(["", "a", "b"]),
+        st.lists(st.integers(0, 2), min_size=1, max_size=5),
+    ),
+    max_size=25,
+)
+
+
+class Model:
+    """The prefix cache, written plainly: entries of (expert, tokens, mark), oldest use first."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.entries: OrderedDict[int, tuple[str, list[int], float]] = OrderedDict()
+
+    def held(self) -> int:
+        return sum(8 * len(tokens) for _, tokens, _ in self.entries.values())
+
+    def add(self, number: int, expert: str, tokens: list[int]) -> None:
+        if 8 * len(tokens) > self.budget:
+            return
+        self.entries[number] = (expert, tokens, float(number))
+        while self.held() > self.budget:
+            self.entries.popitem(last=False)
+
+    def longest(self, expert: str, tokens: list[int]) -> int:
+        best, best_key = 0, -1
+        for key, (owner, known, _) in self.entries.items():
+            shared = shared_prefix(np.array(known), np.array(tokens))
+            if owner == expert and shared > best:
+                best, best_key = shared, key
+        if best:
+            self.entries.move_to_end(best_key)
+        return best
+
+
+@given(st.integers(8, 100), steps_)
+def test_the_prefix_cache_keeps_to_its_expert_its_bytes_and_the_recently_used(
+    budget: int, steps: list[Step]
+) -> None:
+    cache, model = PrefixCache(budget), Model(budget)
+    owners: dict[float, str] = {}
+    for number, (action, expert, tokens) in enumerate(steps):
+        ids = np.array(tokens, np.int32)
+        if action == "add":
+            owners[float(number)] = expert
+            cache.add(expert, ids, tensors(tokens, float(number)))
+            model.add(number, expert, tokens)
+        elif action == "forget":
+            cache.forget(expert)
+            for key in [k for k, (owner, *_) in model.entries.items() if owner == expert]:
+                del model.entries[key]
+        else:
+            length, layers = cache.longest(expert, ids)
+            assert length == model.longest(expert, tokens)
+            assert (length == 0) == (layers == [])
+            if layers:
+                assert owners[layers[0][0][0, 0, 0, 0].item()] == expert
+                assert layers[0][0].shape[2] >= length
+        assert cache.held_bytes == model.held() <= budget
+
+
+def test_a_cleared_prefix_cache_is_empty() -> None:
+    cache = PrefixCache(1000)
+    cache.add("a", np.array([1, 2]), tensors([1, 2], 1))
+    cache.clear()
+    assert cache.held_bytes == 0
+    assert cache.longest("a", np.array([1, 2])) == (0, [])
