@@ -14,6 +14,7 @@ from typing import Any
 import verifiers
 from app.config import Settings
 from app.engine.scheduler import Engine
+from app.night import data as night_data
 from app.night.context import House
 from app.night.jobs import JobRunner
 from storage import atomic, episodes, jobs, tasks
@@ -37,6 +38,7 @@ CONFIG: dict[str, Any] = {
     "max_tokens": 1,
     "probe_every": 100,  # so that only the gate generates
 }
+COUNT = 60  # episodes
 WORDS = ("light", "kitchen", "door", "window", "garage", "bedroom", "open", "close", "on", "off")
 
 
@@ -125,6 +127,25 @@ def add_job(house: House, status: JobStatus = JobStatus.RUNNING, **config: Any) 
         if status is not JobStatus.QUEUED:
             jobs.set_status(session, job.id, status)
         return job.id
+
+
+def never() -> None:
+    """No reason to stop a job."""
+
+
+def ready(house: House, **fields: Any) -> House:
+    """The house with its task and COUNT episodes."""
+    add_task(house)
+    add_episodes(house, range(COUNT), **fields)
+    return house
+
+
+def training_prompts(house: House) -> tuple[str, ...]:
+    """Ids of the episodes the split leaves for training."""
+    with house.database.reading() as session:
+        task = tasks.get(session, TASK)
+        graded = episodes.graded(session, TASK, task.grader_hash)
+    return night_data.choose(graded, TASK, house.settings).training
 
 
 def job_of(house: House, job_id: str) -> Job:
