@@ -207,9 +207,9 @@ def test_the_weight_is_not_written(kind):
 
 SIZES = st.dictionaries(
     st.from_regex(r"layers\.[0-9]\.[a-z_]{1,6}", fullmatch=True),
-    st.integers(1, 5),
+    st.integers(1, 4),
     min_size=1,
-    max_size=4,
+    max_size=3,
 )
 HALVES = st.floats(width=16, allow_nan=False, allow_infinity=False)
 

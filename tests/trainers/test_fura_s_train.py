@@ -1,0 +1,206 @@
+"""Whole runs of FuRA-S on objectives with a known optimum: learning and resuming."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.trainers.landscapes import (
+    PROMPTS,
+    SIZE,
+    Landscape,
+    Scripted,
+    config,
+    distance,
+    never,
+    run,
+    stored,
+)
+from trainers.fura_s import Scores, State, draw_prompts, noise, step, train
+
+
+def without_clock(state: State) -> list[object]:
+    rest = {name: value for name, value in vars(state).items() if name != "elapsed_s"}
+    return [v.tobytes() if isinstance(v, np.ndarray) else repr(v) for v in rest.values()]
+
+
+# --- learning
+
+
+@pytest.mark.parametrize("shaping", ["zscore", "ranks"])
+@pytest.mark.parametrize("fitness", ["score", "likelihood", "mix", "auto"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_quadratic_is_approached_to_a_tenth_of_the_distance(shaping, fitness, momentum):
+    settings_ = config(
+        shaping=shaping, fitness=fitness, momentum=momentum, iterations=80, lr_end=0.05
+    )
+    reason, state, seen = run(settings_, Landscape())
+    assert reason == "iterations"
+    assert distance(state) < 0.1
+    assert seen[-1].mean_reward > seen[0].mean_reward
+    assert state.pass_rate == 1.0
+
+
+@pytest.mark.parametrize("shaping", ["zscore", "ranks"])
+@pytest.mark.parametrize("seed", [1, 2**63 - 1])
+def test_noisy_prompts_of_different_levels_are_learnt_to_a_third_of_the_distance(shaping, seed):
+    settings_ = config(
+        shaping=shaping, fitness="likelihood", population=32, iterations=80, lr_end=0.05
+    )
+    _, state, _ = run(settings_, Landscape(spread=0.1, level=20.0, noise_level=0.05), seed)
+    assert distance(state) < 1 / 3
+
+
+def test_one_iteration_equals_the_equations_written_naively():
+    settings_ = config(fitness="likelihood")
+    landscape = Landscape(spread=0.1, level=3.0)
+    _, state, _ = run(config(fitness="likelihood", iterations=5), landscape)
+    theta, velocity = state.theta.astype(np.float64), state.velocity.astype(np.float64)
+
+    prompts = draw_prompts(state.seed, 5, 4, PROMPTS)
+    eps = [noise(state.seed, 5, pair, SIZE).astype(np.float64) for pair in range(8)]
+    signed = [*eps, *(-e for e in eps)]
+    reward = np.array(
+        [[landscape.likelihood((theta + 0.05 * e)[None], [j])[0][0, 0] for j in prompts]
+         for e in signed]
+    )  # fmt: skip
+    advantage = (reward - reward.mean(axis=0)).mean(axis=1)
+    fitness = (advantage - advantage.mean()) / advantage.std()
+    velocity = 0.3 * velocity + 0.7 * sum(f * e for f, e in zip(fitness, signed, strict=True)) / 16
+    lr = 0.1 + (0.02 - 0.1) * 5 / 12
+
+    step(settings_, state, PROMPTS, landscape)
+    np.testing.assert_allclose(state.theta, theta + lr * velocity, atol=2e-5)
+
+
+def test_constants_per_prompt_and_a_common_scale_of_rewards_change_nothing():
+    levels = np.array([3.0, -1.0, 0.5, 7.0])
+    _, plain, _ = run(config(fitness="likelihood", iterations=4), Scripted(lambda r: r))
+    _, moved, _ = run(config(fitness="likelihood", iterations=4), Scripted(lambda r: r + levels))
+    _, scaled, _ = run(config(fitness="likelihood", iterations=4), Scripted(lambda r: 0.25 * r))
+    np.testing.assert_allclose(moved.theta, plain.theta, atol=1e-4)
+    assert scaled.theta.tobytes() == plain.theta.tobytes()
+    assert plain.theta.any()
+
+
+def test_seeds_give_different_runs_and_the_same_seed_the_same():
+    thetas = [run(config(), Landscape(), seed)[1].theta.tobytes() for seed in (1, 1, 2, 2**63 - 1)]
+    assert thetas[0] == thetas[1]
+    assert len(set(thetas)) == 3
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+def test_mix_is_the_weighted_sum_of_both_z_scores(weight):
+    settings_, landscape = config(fitness="mix", mix_weight=weight), Landscape(spread=0.3)
+    state = State.fresh(settings_, 1, SIZE)
+    step(settings_, state, PROMPTS, landscape)
+
+    prompts = draw_prompts(1, 0, 4, PROMPTS)
+    eps = [noise(1, 0, pair, SIZE) for pair in range(8)]
+    signed = np.stack([*eps, *(-e for e in eps)])
+    population = np.float32(0.05) * signed
+    both = landscape.scores(population, prompts).score, landscape.likelihood(population, prompts)[0]
+    score, likelihood = (part.astype(np.float64).mean(axis=1) for part in both)
+    total = (1 - weight) * (score - score.mean()) / score.std()
+    total += weight * (likelihood - likelihood.mean()) / likelihood.std()
+    wanted = 0.1 * 0.7 * (total / total.std()) @ signed / 16
+    np.testing.assert_allclose(state.theta, wanted, atol=1e-5)
+
+
+def test_a_flat_part_of_a_mix_adds_nothing():
+    class FlatScores(Landscape):
+        def scores(self, candidates, prompts):
+            scores = super().scores(candidates, prompts)
+            return Scores(np.zeros_like(scores.score), scores.passed, scores.tokens)
+
+    _, mixed, _ = run(config(fitness="mix"), FlatScores())
+    _, alone, _ = run(config(fitness="likelihood"), Landscape())
+    np.testing.assert_allclose(mixed.theta, alone.theta, atol=1e-6)
+
+
+# --- resuming
+
+
+@given(
+    st.integers(0, 12),
+    st.sampled_from(["score", "likelihood", "mix", "auto"]),
+    st.sampled_from(["zscore", "ranks"]),
+    st.integers(0, 2**63 - 1),
+)
+@settings(deadline=None, max_examples=40)
+def test_a_run_stopped_anywhere_and_resumed_ends_bit_for_bit_the_same(k, fitness, shaping, seed):
+    settings_ = config(fitness=fitness, shaping=shaping, lr=0.3)
+    landscape = Landscape(spread=0.1, level=1.0, noise_level=0.02)
+    reason, whole, progress = run(settings_, landscape, seed)
+    assert reason == "iterations"
+
+    first = State.fresh(settings_, seed, SIZE)
+    pauses = iter([None] * k)
+    train(settings_, first, PROMPTS, landscape, lambda *_: None, lambda: next(pauses, "paused"))
+    assert first.iteration == k
+    _, resumed, rest = run(settings_, landscape, state=State.unpack(stored(first)))
+    assert without_clock(resumed) == without_clock(whole)
+    assert [p.mean_reward for p in rest] == [p.mean_reward for p in progress[k:]]
+    assert [p.fitness for p in rest] == [p.fitness for p in progress[k:]]
+
+
+def test_a_checkpoint_of_any_iteration_resumes_although_the_run_went_on():
+    settings_, landscape = config(fitness="auto", lr=0.3), Landscape()
+    state = State.fresh(settings_, 1, SIZE)
+    kept: list[dict[str, np.ndarray]] = []
+    train(settings_, state, PROMPTS, landscape, lambda s, _: kept.append(s.pack()), never)
+    assert len(kept) == 12
+    for arrays in kept:
+        resumed = run(settings_, landscape, state=State.unpack(arrays))[1]
+        assert without_clock(resumed) == without_clock(state)
+
+
+# --- the auto fitness
+
+
+class Rates(Landscape):
+    """Passes by a script: one pass rate for each time that something is generated."""
+
+    def __init__(self, *rates: float) -> None:
+        super().__init__()
+        self.rates = list(rates)
+
+    def scores(self, candidates, prompts):
+        scores = super().scores(candidates, prompts)
+        rate = self.rates.pop(0)
+        passed = np.arange(scores.score.size) < rate * scores.score.size
+        return Scores(scores.score, passed.reshape(scores.score.shape), scores.tokens)
+
+
+def test_auto_follows_the_likelihood_until_enough_passes_and_never_again():
+    evaluator = Rates(0.0, 0.25, 0.5, *[0.0] * 11)
+    _, state, seen = run(config(fitness="auto", iterations=20), evaluator)
+    kinds = [p.fitness for p in seen]
+    assert kinds[:9] == ["likelihood"] * 9
+    assert "likelihood" not in kinds[9:]
+    assert evaluator.calls[:12] == ["likelihood", "likelihood", "likelihood", "probe"] * 3
+    assert evaluator.calls[12] == "scores"
+    assert not state.warm
+    assert [p.pass_rate for p in seen[:10]] == [None] * 2 + [0.0] * 3 + [0.25] * 3 + [0.5, 0.0]
+
+
+def test_progress_is_measured_anew_after_the_switch():
+    evaluator = Rates(0.0, 1.0, *[1.0] * 6)
+    settings_ = config(fitness="auto", iterations=6, lr=1e-6)
+    _, state, _ = run(settings_, evaluator)
+    assert (state.best, state.best_at) == (-math.inf, 6)
+    assert math.isnan(state.trend)
+
+
+@pytest.mark.parametrize(
+    ("fitness", "calls"),
+    [("score", ["scores"]), ("mix", ["scores", "likelihood"]), ("likelihood", ["likelihood"])],
+)
+def test_a_chosen_fitness_is_kept(fitness, calls):
+    evaluator = Landscape()
+    _, state, seen = run(config(fitness=fitness, iterations=5, probe_every=100), evaluator)
+    assert {p.fitness for p in seen} == {fitness}
+    assert evaluator.calls == calls * 5
+    assert not state.warm
