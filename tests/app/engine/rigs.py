@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +73,17 @@ def logits_of(module: Any, tokens: Sequence[int] | Tokens) -> FloatArray:
 
 
 def greedy_of(
-    logits: Callable[[list[int]], FloatArray], prompt: Sequence[int], count: int
+    logits: Callable[[list[int]], FloatArray],
+    prompt: Sequence[int] | Tokens,
+    count: int,
+    eos: Collection[int] = (),
 ) -> list[int]:
-    """The greedy continuation, computed from scratch for every token."""
+    """The greedy continuation up to an ending token, computed from scratch for every token."""
     tokens = [int(t) for t in prompt]
     for _ in range(count):
         tokens.append(int(np.argmax(logits(tokens)[-1])))
+        if tokens[-1] in eos:
+            break
     return tokens[len(prompt) :]
 
 
@@ -86,7 +91,7 @@ def assert_same_tokens(
     got: Sequence[int],
     expected: Sequence[int],
     logits: Callable[[list[int]], FloatArray],
-    prompt: Sequence[int],
+    prompt: Sequence[int] | Tokens,
 ) -> None:
     """Equal, or different from where the reference's two choices are a rounding error apart."""
     for at, (ours, theirs) in enumerate(zip(got, expected, strict=False)):
