@@ -344,6 +344,8 @@ class Engine:
             log.exception("the engine thread failed")
             failure = f"the engine failed: {error}"
         self._fail_all(failure)
+        # This thread made them: left alone they abort the process when it ends.
+        mx.clear_streams()
 
     def _load(self) -> None:
         if platform.STATUS.system == "linux":
