@@ -32,9 +32,9 @@ import platformdirs
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-# glibc refuses a mmap threshold above HEAP_MAX/2 = 32 MiB on 64 bit only for the dynamic value;
-# an explicit one may be as large as wanted. One GiB keeps every activation on the heap.
-_KEEP_ON_HEAP_BYTES = 1 << 30
+# One GiB keeps every activation on the heap. glibc before 2.35 refuses a threshold above 32 MiB on
+# 64 bit, and would be left with 128 KiB for good once the trim threshold is set.
+_KEEP_ON_HEAP_BYTES = (1 << 30, 32 << 20)
 
 
 @dataclass
@@ -174,11 +174,12 @@ def _tune_allocator() -> None:
     if not hasattr(libc, "mallopt"):
         STATUS.notes.append("no mallopt in this C library: large buffers are page-faulted anew")
         return
-    done = [
-        libc.mallopt(option, _KEEP_ON_HEAP_BYTES)
-        for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
-    ]
-    STATUS.allocator = all(done)
+    STATUS.allocator = any(
+        libc.mallopt(_M_MMAP_THRESHOLD, size) and libc.mallopt(_M_TRIM_THRESHOLD, size)
+        for size in _KEEP_ON_HEAP_BYTES
+    )
+    if not STATUS.allocator:
+        STATUS.notes.append("mallopt refused: large buffers are page-faulted anew at every op")
 
 
 def _set_up() -> None:
