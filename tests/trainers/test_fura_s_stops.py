@@ -228,3 +228,14 @@ def test_fewer_prompts_than_asked_for_are_all_used():
     state = State.fresh(config(), 1, SIZE)
     train(config(prompts=50), state, PROMPTS, Noting(), lambda *_: None, never)
     assert asked == [list(range(PROMPTS))] * 12
+
+
+def test_progress_is_judged_by_an_average_that_remembers_ten_iterations():
+    _, state, seen = run(config(iterations=30), Landscape(noise_level=0.2))
+    trend, best, best_at = seen[0].mean_reward, -math.inf, 0
+    for progress in seen:
+        trend += 0.1 * (progress.mean_reward - trend)
+        if trend > best + 1e-4:
+            best, best_at = trend, progress.iteration
+    assert (state.trend, state.best) == (pytest.approx(trend), pytest.approx(best))
+    assert state.best_at == best_at
