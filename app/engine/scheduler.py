@@ -161,10 +161,11 @@ class Stream:
 
     def _put(self, delta: Any) -> None:
         self._deltas.put(delta)
-        if self._wake is None:
+        wake = self._wake  # read once: the reader's thread may clear it meanwhile
+        if wake is None:
             return
         try:
-            self._wake()
+            wake()
         except RuntimeError:  # the reader's event loop is closed: nobody waits for this row
             self._wake = None
             self.cancel()
