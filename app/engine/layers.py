@@ -35,11 +35,15 @@ class Edits:
         coordinates: layout of the flat vector.
         flat: (P, total) fp32, one expert a row.
         blocks: matrix name -> (n, b).
+
+    Raises ``ValueError`` for another number of coordinates.
     """
 
     def __init__(
         self, coordinates: Coordinates, flat: mx.array, blocks: dict[str, tuple[int, int]]
     ) -> None:
+        if flat.shape[1] != coordinates.total:
+            raise ValueError(f"expected {coordinates.total} coordinates, got {flat.shape[1]}")
         self.groups = flat.shape[0]
         self._coordinates = coordinates
         self._flat = flat
