@@ -109,9 +109,9 @@ def run(options: Options, settings: Settings, console: Console) -> Result:
     Raises DemoError, ModelError, and what the client raises.
     """
     info = _base_model(options.model, settings.models, console)
-    with _service(options, settings) as service:
+    with serving(options, settings) as service:
         with Client(service.url, read_token(service.data_dir / "token")) as client:
-            console.print(f"service      {service.url}, data folder {service.data_dir}")
+            _say(console, "service", f"{service.url}, data folder {service.data_dir}")
             commands = home.sample(options.seed)[: options.commands]
             _post_episodes(client, info.name, commands, console)
             job = _night(client, options, console)
@@ -122,7 +122,7 @@ def run(options: Options, settings: Settings, console: Console) -> Result:
             )
         if options.json_file is not None:
             write_json(options.json_file, asdict(result), mode=0o644)
-        _print_end(console, service, options)
+        print_end(console, service, options)
     return result
 
 
@@ -136,15 +136,17 @@ def _base_model(name: str, models_dir: Path, console: Console) -> ModelInfo:
         with screen.pull_bar(console, f"pull {name}") as progress:
             path = pull(name, models_dir, progress)
     info = show(path)
-    console.print(
-        f"base model   {info.name}, {info.quantisation}, {info.parameters:,} parameters,"
-        f" {doctor.size(info.bytes)}"
+    _say(
+        console,
+        "base model",
+        f"{info.name}, {info.quantisation}, {info.parameters:,} parameters,"
+        f" {doctor.size(info.bytes)}",
     )
     return info
 
 
 @contextmanager
-def _service(options: Options, settings: Settings) -> Iterator[Service]:
+def serving(options: Options, settings: Settings) -> Iterator[Service]:
     """`nightowl serve` in a process of its own, stopped at the end unless it is to be kept."""
     data_dir = Path(tempfile.mkdtemp(prefix="nightowl-demo-"))
     kept = False
@@ -158,7 +160,7 @@ def _service(options: Options, settings: Settings) -> Iterator[Service]:
             kept = options.keep
         finally:
             if not kept:
-                _stop(process)
+                stop(process)
     finally:
         signal.signal(signal.SIGTERM, before)
         if not kept:
@@ -214,7 +216,8 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
     )
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[str]) -> None:
+    """Stops the service in order; kills it if that takes more than a minute."""
     process.terminate()
     try:
         process.wait(STOP_S)
@@ -303,7 +306,6 @@ def _result(client: Client, job: JobPublic, info: ModelInfo, options: Options) -
 
 def _print_result(console: Console, result: Result, outcome: dict[str, Any]) -> None:
     numbers = outcome["numbers"]
-    table = Table(box=None, pad_edge=False, show_header=False)
     rows = [
         ("gate", outcome["message"]),
         ("base model", _rate(numbers["active_passed"], result.heldout)),
@@ -317,9 +319,12 @@ def _print_result(console: Console, result: Result, outcome: dict[str, Any]) -> 
         ("swap", f"{result.swap_ms:.1f} ms from its checked file into a slot"),
         ("training", f"{screen.clock(result.train_seconds)}, {result.iterations} iterations"),
     ]
-    for row in rows:
-        table.add_row(*row)
-    console.print(table, markup=False)
+    for label, text in rows:
+        _say(console, label, text)
+
+
+def _say(console: Console, label: str, text: str) -> None:
+    console.print(f"{label:<13}{text}", markup=False, soft_wrap=True)
 
 
 def _rate(passed: int, total: int) -> str:
@@ -349,10 +354,15 @@ def _three(commands: Sequence[home.Command]) -> list[home.Command]:
     return list(first.values())[:3]
 
 
-def _print_end(console: Console, service: Service, options: Options) -> None:
+def print_end(console: Console, service: Service, options: Options) -> None:
+    """Where the service is, if it stays."""
     if not options.keep:
-        console.print("service      stopped; `nightowl demo --keep` leaves it running")
+        _say(
+            console,
+            "service",
+            "is stopped now; `nightowl demo --keep` leaves it with its status page and API",
+        )
         return
-    console.print(f"status page  {service.url}/")
-    console.print(f"API          {service.url}/v1, token in {service.data_dir / 'token'}")
-    console.print(f"stop it      kill {service.process.pid}", highlight=False)
+    _say(console, "status page", f"{service.url}/")
+    _say(console, "API", f"{service.url}/v1, token in {service.data_dir / 'token'}")
+    _say(console, "stop it with", f"kill {service.process.pid}")

@@ -38,6 +38,9 @@ class ExpertSlots:
         self._source = source
         self._table = mx.zeros((count + 1, runtime.coordinates.total))
         mx.eval(self._table)
+        # The first write is several times slower than the others: not at a user's cost.
+        self._table[0] = mx.zeros(runtime.coordinates.total)
+        mx.eval(self._table)
         self._free = list(range(count, 0, -1))
         self._held: dict[str, int] = {}  # in order of last use
         self._pins: dict[str, int] = {}
