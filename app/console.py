@@ -39,11 +39,11 @@ class Bar:
         self._console = console
         self._label, self._total, self._counts = label, total, counts
         self._tenth = -1
-        count = [MofNCompleteColumn()] if counts else []
+        percent = TextColumn("{task.percentage:>3.0f} %")
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(30),
-            *count,
+            MofNCompleteColumn() if counts else percent,
             TextColumn("{task.fields[detail]}"),
             console=console,
             disable=not console.is_terminal,
@@ -66,7 +66,8 @@ class Bar:
 
     def at(self, done: float, detail: str = "", label: str | None = None) -> None:
         """How far it is."""
-        self._label = label or self._label
+        if label is not None and label != self._label:
+            self._label, self._tenth = label, -1
         self._progress.update(self._id, completed=done, detail=detail, description=self._label)
         tenth = int(10 * done / self._total) if self._total else 10
         if not self._console.is_terminal and tenth > self._tenth:
@@ -90,7 +91,7 @@ def _show(bar: Bar, event: JobEventPublic, minutes: float | None) -> None:
     data = event.data
     match event.type:
         case "progress":
-            bar.at(_share(data, minutes), _detail(data), "training")
+            bar.at(share(data, minutes), _detail(data), "training")
         case "split":
             bar.at(0.0, f"{data['training']} prompts to train on, {data['heldout']} held out")
         case "phase" if data["phase"] == "plan":
@@ -103,7 +104,7 @@ def _show(bar: Bar, event: JobEventPublic, minutes: float | None) -> None:
             bar.at(0.0, "", event.type)
 
 
-def _share(progress: dict[str, Any], minutes: float | None) -> float:
+def share(progress: dict[str, Any], minutes: float | None) -> float:
     """How much of the budget is used up, in [0, 1]: of iterations or of time, whichever is more."""
     share: float = progress["iteration"] / progress["iterations"]
     if minutes is not None:
@@ -142,4 +143,4 @@ class PullBar:
 
     def __call__(self, stage: str, fraction: float) -> None:
         """Shows how far a stage is."""
-        self._bar.at(fraction, f"{fraction:.0%}", stage)
+        self._bar.at(fraction, label=stage)
