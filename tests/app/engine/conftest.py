@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from app.engine.batch import Runtime
+from app.engine.scheduler import Engine
 from tests import tiny
 from tests.app.engine import rigs
+from tests.app.engine.library import Library, started
 from trainers.spectral import Basis
 
 
@@ -32,3 +34,24 @@ def runtimes(folder_of: Callable[[str], Path]) -> Callable[[str], tuple[Runtime,
 def stocks(folder_of: Callable[[str], Path]) -> Callable[[str], Any]:
     """Family -> the model as mlx-lm itself loads it."""
     return cache(lambda family: rigs.stock_of(folder_of(family)))
+
+
+@pytest.fixture(scope="session")
+def library(runtimes: Callable[[str], tuple[Runtime, Basis]]) -> Library:
+    """Experts of the tiny llama."""
+    return Library(runtimes("llama")[1])
+
+
+@pytest.fixture(scope="session")
+def engine(folder_of: Callable[[str], Path], library: Library) -> Iterator[Engine]:
+    """An engine of the tiny llama, for tests that leave it as it was."""
+    with started(folder_of("llama"), library) as running:
+        yield running
+
+
+@pytest.fixture
+def own(folder_of: Callable[[str], Path], library: Library) -> Iterator[Engine]:
+    """An engine of the test's own, with one slot and room for three waiting rows."""
+    library.read.clear()
+    with started(folder_of("llama"), library, slots=1, queue=3) as running:
+        yield running
