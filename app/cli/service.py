@@ -9,8 +9,7 @@ import typer
 from app import console, doctor
 from app.cli.common import Failure, Json, overrides_of, print_json, say, settings_of
 from app.config import Settings
-
-BUILTIN_DEMO_MODEL = "smollm2-135m"
+from app.engine.folder import BUILTIN
 
 
 def add_to(cli: typer.Typer) -> None:
@@ -63,8 +62,8 @@ def demo(
         int, typer.Option(min=0, max=65535, help="Port of the demo's service; 0: a free one.")
     ] = 0,
     model: Annotated[
-        str, typer.Option(help="Base model: an installed name, a hub id, or a folder.")
-    ] = BUILTIN_DEMO_MODEL,
+        str, typer.Option(help="Base model: an installed name, or a folder.")
+    ] = BUILTIN,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the numbers to this file.")
     ] = None,

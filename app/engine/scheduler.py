@@ -314,6 +314,7 @@ class Engine:
                 "background": len(self._background),
                 "tokens_generated": self._tokens,
                 "last_step_s": round(self._last_step_s, 4),
+                "last_read_ms": self._slots.last_read_ms,
                 "last_swap_ms": self._slots.last_swap_ms,
             }
 

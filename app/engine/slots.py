@@ -29,8 +29,8 @@ class ExpertSlots:
         source: version id -> tensors; called when an expert is not in a slot.
 
     Attributes:
-        last_swap_ms: how long the last expert took from its checked file into a slot, ``None``
-            before the first.
+        last_read_ms, last_swap_ms: how long it took to read and check the last expert's file, and
+            to bring its numbers into a slot; ``None`` before the first.
     """
 
     def __init__(self, runtime: Runtime, count: int, source: Callable[[str], Tensors]) -> None:
@@ -44,6 +44,7 @@ class ExpertSlots:
         self._free = list(range(count, 0, -1))
         self._held: dict[str, int] = {}  # in order of last use
         self._pins: dict[str, int] = {}
+        self.last_read_ms: float | None = None
         self.last_swap_ms: float | None = None
 
     def acquire(self, expert: str | None) -> int:
@@ -80,15 +81,18 @@ class ExpertSlots:
         return self._runtime.edits(self._table[mx.array(list(slots))])
 
     def _load(self, expert: str) -> int:
-        started = time.perf_counter()
         idle = None if self._free else self._idle()
-        flat = self._runtime.coordinates.join(self._source(expert))
+        started = time.perf_counter()
+        tensors = self._source(expert)
+        read = time.perf_counter()
+        flat = self._runtime.coordinates.join(tensors)
         if idle is not None:
             self._free.append(self._held.pop(idle))
         slot = self._free.pop()
         self._table[slot] = mx.array(flat)
         mx.eval(self._table)
-        self.last_swap_ms = 1000 * (time.perf_counter() - started)
+        self.last_read_ms = 1000 * (read - started)
+        self.last_swap_ms = 1000 * (time.perf_counter() - read)
         return slot
 
     def _idle(self) -> str:

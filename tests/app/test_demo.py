@@ -16,6 +16,7 @@ from rich.console import Console
 from app import demo, home
 from app.client import Client
 from app.config import Settings
+from app.engine.folder import ModelError
 from app.night.gate import is_held_out
 from app.security import read_token
 from tests import tiny
@@ -55,6 +56,7 @@ def test_a_demo_reports_the_gates_numbers_and_leaves_nothing(
     assert 0 <= result.base_rate <= 1
     assert 0 < result.p_value <= 1
     assert result.swap_ms > 0
+    assert result.read_ms > 0
     assert result.train_seconds > 0
     assert json.loads(file.read_text()) == asdict(result)
     text = screen.file.getvalue()  # type: ignore[attr-defined]
@@ -94,6 +96,13 @@ def test_a_service_that_cannot_start_says_why_and_leaves_nothing(
         demo.serving(options(broken), settings),
     ):
         pass
+    assert list(temporary.iterdir()) == []
+
+
+def test_only_the_embedded_model_is_ever_pulled(tmp_path: Path, temporary: Path) -> None:
+    screen = Console(file=io.StringIO(), width=200)
+    with pytest.raises(ModelError, match="nightowl model pull org/model"):
+        demo.run(demo.Options(model="org/model"), Settings(data_dir=tmp_path), screen)
     assert list(temporary.iterdir()) == []
 
 
