@@ -15,7 +15,15 @@ Noise comes from a counter-based generator keyed by (seed, iteration, pair) over
 so nothing but the seed is stored and equal-shaped matrices never share noise.  theta is fp32 and
 candidates are always built from it, never by adding and taking back noise.
 
-Choices of ours where the sources are silent: a momentum average of (4), a learning rate that
+*Depth.*  While the fitness is the likelihood, an iteration changes only the last k layers, k drawn
+from ``depths`` with probability inversely proportional to k, so that each depth gets the same
+compute.  What all candidates have in common, the layers below, then runs once per iteration.
+Measured on SmolLM2-135M: the gain per candidate of (4) is the same for the last 10 layers as for
+all 30 (ratio of squared mean gradient to mean squared gradient 0.185 and 0.176), at a third of the
+cost.  The order is ours; ABSignSGD's depth-biased blocks (ICLR 2026) have the same motive.  The
+learning rate grows with the inverse root of the share, which keeps the length of a step.
+
+Other choices of ours where the sources are silent: a momentum average of (4), a learning rate that
 falls linearly to ``lr_end`` of its start, and the ``auto`` fitness, which follows the
 log-likelihood of an accepted answer until enough passes and the mix with the verifier afterwards.
 What is left out: mirrored prompts, weight decay, covariance adaptation.
@@ -28,7 +36,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +45,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 FloatArray = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
 FitnessKind = Literal["score", "likelihood", "mix"]
+
+MIX_WEIGHT = 0.3
+"""Weight of the likelihood in a mix; the verifier's score has the rest."""
 
 
 class FuraSConfig(BaseModel):
@@ -54,14 +65,19 @@ class FuraSConfig(BaseModel):
     fitness: Literal["auto", "score", "likelihood", "mix"] = Field(
         "auto", description="verifier's score, log-likelihood of the accepted answer, or both"
     )
-    mix_weight: float = Field(0.3, ge=0, le=1, description="weight of the likelihood in a mix")
+    probe_every: int = Field(5, ge=1, description="iterations between pass-rate probes of theta")
     warm_until: float = Field(
         0.5, ge=0, le=1, description="auto: pass rate at which the likelihood becomes a mix"
     )
     iterations: int = Field(60, ge=1, le=100_000, description="iterations at most")
     minutes: float | None = Field(None, gt=0, description="minutes of training at most")
     max_tokens: int = Field(48, ge=1, le=4096, description="tokens a rollout may generate")
-    probe_every: int = Field(5, ge=1, description="iterations between pass-rate probes of theta")
+    depths: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        (1 / 6, 1 / 3, 2 / 3),
+        min_length=1,
+        max_length=8,
+        description="shares of the layers, from the top, that one iteration may change",
+    )
     patience: int = Field(30, ge=1, description="iterations without progress before stopping")
 
     @model_validator(mode="after")
@@ -151,8 +167,13 @@ class Evaluator(Protocol):
     def scores(self, candidates: FloatArray, prompts: Sequence[int]) -> Scores:
         """Generate and grade: candidates (P, D)."""
 
-    def likelihood(self, candidates: FloatArray, prompts: Sequence[int]) -> tuple[FloatArray, int]:
-        """Mean log-likelihood per token of the accepted answers, (P, N), and tokens processed."""
+    def likelihood(
+        self, candidates: FloatArray, prompts: Sequence[int], first: int
+    ) -> tuple[FloatArray, int]:
+        """Mean log-likelihood per token of the accepted answers, (P, N), and tokens processed.
+
+        ``first``: the lowest layer in which the candidates differ.
+        """
 
 
 @dataclass(frozen=True)
@@ -165,6 +186,7 @@ class Progress:
     mean_reward: float | None
     best_reward: float | None
     pass_rate: float | None
+    depth: int
     zero_variance_share: float
     non_finite: int
     tokens_per_second: float
@@ -190,6 +212,14 @@ def draw_prompts(seed: int, iteration: int, count: int, total: int) -> list[int]
     key = np.array([seed, (1 << 63) | epoch], dtype=np.uint64)
     order = np.random.Generator(np.random.Philox(key=key)).permutation(total)
     return [int(p) for p in order[part * count : (part + 1) * count]]
+
+
+def draw_depth(seed: int, iteration: int, depths: Sequence[float], layers: int) -> int:
+    """Number of layers, from the top, that an iteration changes: at least one."""
+    key = np.array([seed, (1 << 62) | iteration], dtype=np.uint64)
+    odds = 1 / np.array(depths)
+    drawn = np.random.Generator(np.random.Philox(key=key)).choice(depths, p=odds / odds.sum())
+    return max(1, round(float(drawn) * layers))
 
 
 def candidates(theta: FloatArray, sigma: float, eps: Sequence[FloatArray]) -> FloatArray:
@@ -262,17 +292,19 @@ def train(
     evaluator: Evaluator,
     on_iteration: Callable[[State, Progress], None],
     should_stop: Callable[[], str | None],
+    layers: int = 1,
 ) -> str:
     """Run until a budget is used up, progress ends or ``should_stop`` names a reason.
 
     ``on_iteration`` is called after every iteration with the new state: a checkpoint taken there
-    resumes bit for bit.  Returns the reason: iterations, minutes, plateau, flat (every iteration
+    resumes bit for bit.  ``layers``: of the model; their coordinates are equally many and follow
+    each other in theta.  Returns the reason: iterations, minutes, plateau, flat (every iteration
     so far had equal rewards), or what ``should_stop`` returned.
     """
     if prompt_count < 1:
         raise ValueError("there are no training prompts")
     while (reason := _finished(config, state) or should_stop()) is None:
-        progress = step(config, state, prompt_count, evaluator)
+        progress = step(config, state, prompt_count, evaluator, layers)
         on_iteration(state, progress)
     return reason
 
@@ -289,20 +321,26 @@ def _finished(config: FuraSConfig, state: State) -> str | None:
     return "plateau" if state.iteration - state.best_at >= config.patience else None
 
 
-def step(config: FuraSConfig, state: State, prompt_count: int, evaluator: Evaluator) -> Progress:
+def step(
+    config: FuraSConfig, state: State, prompt_count: int, evaluator: Evaluator, layers: int
+) -> Progress:
     """One iteration, in place, in the order of the module's equations."""
     started = time.monotonic()
     prompts = draw_prompts(state.seed, state.iteration, config.prompts, prompt_count)
-    size = state.theta.size
-    eps = [noise(state.seed, state.iteration, pair, size) for pair in range(config.population // 2)]
-    population = candidates(state.theta, config.sigma, eps)  # (1)
     kind = fitness_kind(config, state)
-    rewards, values, tokens, passed = _evaluate(config, kind, population, prompts, evaluator)
+    depth = layers
+    if kind == "likelihood":
+        depth = draw_depth(state.seed, state.iteration, config.depths, layers)
+    first = layers - depth
+    eps = _directions(config, state, first * (state.theta.size // layers))
+    population = candidates(state.theta, config.sigma, eps)  # (1)
+    rewards, values, tokens, passed = _evaluate(kind, population, prompts, evaluator, first)
     fitness = shaped(values, config.shaping)  # (3)
     if fitness is None:
         state.zero_variance += 1
     else:
-        update(state, config, fitness, eps, _lr(config, state))  # (4)
+        lr = _lr(config, state) * math.sqrt(layers / depth)
+        update(state, config, fitness, eps, lr)  # (4)
     state.non_finite += sum(int((~np.isfinite(r)).sum()) for r in rewards)
     state.iteration += 1
     if kind == "likelihood" and state.iteration % config.probe_every == 0:
@@ -312,26 +350,36 @@ def step(config: FuraSConfig, state: State, prompt_count: int, evaluator: Evalua
     seconds = time.monotonic() - started
     state.elapsed_s += seconds
     speed = tokens / seconds if seconds else 0.0  # a coarse clock may not have moved
-    return _report(config, state, kind, rewards[0], speed)
+    return _report(config, state, kind, depth, rewards[0], speed)
+
+
+def _directions(config: FuraSConfig, state: State, start: int) -> list[FloatArray]:
+    """eps of every pair, zero before coordinate ``start``."""
+    drawn = []
+    for pair in range(config.population // 2):
+        eps = np.zeros_like(state.theta)
+        eps[start:] = noise(state.seed, state.iteration, pair, state.theta.size - start)
+        drawn.append(eps)
+    return drawn
 
 
 def _evaluate(
-    config: FuraSConfig,
     kind: FitnessKind,
     population: FloatArray,
     prompts: Sequence[int],
     evaluator: Evaluator,
+    first: int,
 ) -> tuple[tuple[FloatArray, ...], Values, int, float | None]:
     """Rewards (P, N), the one to report first; values (P,); tokens; share passed if graded."""
     if kind == "likelihood":
-        reward, tokens = evaluator.likelihood(population, prompts)
+        reward, tokens = evaluator.likelihood(population, prompts, first)
         return (reward,), centred(reward), tokens, None
     scores = evaluator.scores(population, prompts)
     values, rate = centred(scores.score), _pass_rate(scores)
     if kind == "score":
         return (scores.score,), values, scores.tokens, rate
-    likelihood, more = evaluator.likelihood(population, prompts)
-    values = _mixed(config, values, centred(likelihood))
+    likelihood, more = evaluator.likelihood(population, prompts, first)
+    values = _mixed(values, centred(likelihood))
     return (scores.score, likelihood), values, scores.tokens + more, rate
 
 
@@ -341,10 +389,10 @@ def _pass_rate(scores: Scores) -> float | None:
     return float(scores.passed[known].mean()) if known.any() else None
 
 
-def _mixed(config: FuraSConfig, score: Values, likelihood: Values) -> Values:
+def _mixed(score: Values, likelihood: Values) -> Values:
     """Weighted sum of the two z-scores; a flat one adds nothing."""
     total = np.zeros_like(score)
-    for weight, part in ((1 - config.mix_weight, score), (config.mix_weight, likelihood)):
+    for weight, part in ((1 - MIX_WEIGHT, score), (MIX_WEIGHT, likelihood)):
         standard = shaped(part, "zscore")
         if standard is not None:
             total += weight * standard
@@ -363,7 +411,9 @@ def _follow(config: FuraSConfig, state: State, reward: FloatArray, passed: float
     """Update the pass rate, the end of the warm-up and the smoothed progress measure."""
     if passed is not None:
         state.pass_rate = passed
-    if state.warm and passed is not None and passed >= config.warm_until:
+    enough = passed is not None and passed >= config.warm_until
+    # A likelihood that gives no more ends the warm-up, too: the verifier has its turn first.
+    if state.warm and (enough or state.iteration - state.best_at >= config.patience):
         state.warm = False
         state.trend, state.best, state.best_at = math.nan, -math.inf, state.iteration
         return
@@ -377,7 +427,12 @@ def _follow(config: FuraSConfig, state: State, reward: FloatArray, passed: float
 
 
 def _report(
-    config: FuraSConfig, state: State, kind: FitnessKind, reward: FloatArray, speed: float
+    config: FuraSConfig,
+    state: State,
+    kind: FitnessKind,
+    depth: int,
+    reward: FloatArray,
+    speed: float,
 ) -> Progress:
     known = np.isfinite(reward)
     per_candidate = [float(r[k].mean()) for r, k in zip(reward, known, strict=True) if k.any()]
@@ -388,6 +443,7 @@ def _report(
         iteration=state.iteration,
         iterations=config.iterations,
         fitness=kind,
+        depth=depth,
         mean_reward=float(np.mean(per_candidate)) if per_candidate else None,
         best_reward=max(per_candidate, default=None),
         pass_rate=None if math.isnan(state.pass_rate) else state.pass_rate,

@@ -19,7 +19,7 @@ from app.engine import platform
 from app.engine.cache import GroupKV, LayerTensors, Layout
 from app.engine.layers import Edits, Selection, install
 from app.engine.maths import ACTIVATIONS
-from app.engine.models import LoadedModel, attention_windows, head, inner
+from app.engine.models import LoadedModel, attention_windows, embed, head, inner
 from trainers.spectral import Basis, Coordinates
 
 Tokens = npt.NDArray[np.int32]
@@ -63,11 +63,27 @@ class Runtime:
 
         Lazy: nothing is computed before ``mx.eval``.
         """
+        return self.run(batch, self.embed(tokens))
+
+    def embed(self, tokens: Tokens) -> mx.array:
+        """(B, L) token ids -> (B, L, hidden), what enters the first layer."""
+        return embed(self.model.module, mx.array(tokens))
+
+    def run(self, batch: Batch, hidden: mx.array) -> mx.array:
+        """Run (B, L, hidden) through the batch's layers as its next columns; lazy.
+
+        The final norm follows the last layer.
+        """
         self._selection.edits = batch.edits
-        batch.layout.begin(tokens.shape[1])
-        hidden: mx.array = self._inner(mx.array(tokens), cache=batch.layers)
+        batch.layout.begin(hidden.shape[1])
+        for number, cache in zip(batch.span, batch.layers, strict=True):
+            hidden = self._inner.layers[number](hidden, None, cache)
         batch.layout.end()
-        return hidden
+        return self._inner.norm(hidden) if batch.span.stop == self.layers else hidden
+
+    def first_coordinate(self, layer: int) -> int:
+        """Where the coordinates of ``layer`` begin in the flat vector; layers are in order."""
+        return layer * (self.coordinates.total // self.layers)
 
     def logits(self, hidden: mx.array) -> mx.array:
         """(..., hidden) -> (..., vocabulary)."""
@@ -82,11 +98,13 @@ class Batch:
         layout: positions and padding, shared by the layers.
         layers: keys and values of each layer.
         edits: the groups' experts; ``None`` when all rows use the plain base.
+        span: the model's layers that the batch runs through.
     """
 
     layout: Layout
     layers: list[GroupKV]
     edits: Edits | None
+    span: range
 
     @classmethod
     def fresh(
@@ -97,18 +115,21 @@ class Batch:
         capacity: int,
         edits: Edits | None,
         prefix: LayerTensors | None = None,
+        span: range | None = None,
     ) -> Batch:
         """An empty batch of ``len(pad)`` rows in ``groups`` groups, with room for ``capacity``.
 
         ``prefix``: keys and values of each group's shared prefix, per layer (P, Hkv, T, D).
+        ``span``: layers to run through, all by default.
         """
-        length = 0 if prefix is None else prefix[0][0].shape[2]
+        span = range(runtime.layers) if span is None else span
+        length = prefix[0][0].shape[2] if prefix else 0
         layout = Layout(groups, len(pad) // groups, length, pad)
         layers = [
-            GroupKV(layout, capacity, None if prefix is None else prefix[index])
-            for index in range(runtime.layers)
+            GroupKV(layout, capacity, prefix[index] if prefix else None)
+            for index in range(len(span))
         ]
-        return cls(layout, layers, edits)
+        return cls(layout, layers, edits, span)
 
     @classmethod
     def resumed(
@@ -125,7 +146,7 @@ class Batch:
         layout = Layout(len(pad), 1, 0, pad)
         layout.cursor = filled[0][0].shape[2]
         layers = [GroupKV(layout, capacity, own=own) for own in filled]
-        return cls(layout, layers, edits)
+        return cls(layout, layers, edits, range(len(layers)))
 
     def tensors(self) -> list[mx.array]:
         """All keys and values, for ``mx.eval``."""
@@ -155,7 +176,7 @@ class Batch:
             prefix = None if kv.prefix is None else (kv.prefix[0][groups], kv.prefix[1][groups])
             own = (keys[flat], values[flat])
             layers.append(GroupKV(layout, layout.cursor + spare, prefix, own))
-        return Batch(layout, layers, edits)
+        return Batch(layout, layers, edits, self.span)
 
     def reserve(self, columns: int) -> None:
         """Make room for ``columns`` more columns."""

@@ -59,6 +59,7 @@ def _own_file_limits() -> Iterator[None]:
 with _own_file_limits():
     from mlx_lm import utils as mlx_lm_utils
     from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+    from mlx_lm.models.gemma3_text import Gemma3Model
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 __all__ = [
@@ -124,6 +125,16 @@ def inner(module: nn.Module) -> nn.Module:
     """
     stack: nn.Module = _text_model(module).model
     return stack
+
+
+def embed(module: nn.Module, tokens: mx.array) -> mx.array:
+    """(B, L) token ids -> (B, L, hidden), what enters the stack's first layer."""
+    stack = _text_model(module).model
+    hidden: mx.array = stack.embed_tokens(tokens)
+    if type(stack) is Gemma3Model:
+        # As mlx-lm computes it: the factor is rounded to bfloat16.
+        hidden = hidden * mx.array(stack.args.hidden_size**0.5, mx.bfloat16).astype(hidden.dtype)
+    return hidden
 
 
 def head(module: nn.Module, hidden: mx.array) -> mx.array:
@@ -231,9 +242,13 @@ def _dequantised(layer: nn.Module) -> nn.Module:
 
 
 def _probe(module: nn.Module, info: ModelInfo) -> None:
-    """Refuses a family that does more than ``head(inner(x))``, such as scaling its logits."""
+    """Refuses a family that is more than embedding, layers, norm and head."""
     tokens = mx.array([[0]])
-    ours, theirs = head(module, inner(module)(tokens)), module(tokens)
+    stack: Any = inner(module)
+    hidden = embed(module, tokens)
+    for layer in stack.layers:
+        hidden = layer(hidden, None, None)
+    ours, theirs = head(module, stack.norm(hidden)), module(tokens)
     if not mx.array_equal(ours, theirs).item():
         raise ModelError(
             f"{info.name}: family {info.family} computes its logits in a way of its own"

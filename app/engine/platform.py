@@ -186,6 +186,8 @@ def _set_up() -> None:
     if sys.platform != "linux":
         return
     os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
+    # MLX evaluates a wide graph depth first, one stream after the other: lanes would not overlap.
+    os.environ.setdefault("MLX_BFS_MAX_WIDTH", "200")
     STATUS.compile_disabled = True
     _tune_allocator()
     _load_openblas()

@@ -33,10 +33,11 @@ from app.engine.cache import PrefixCache
 from app.engine.folder import read_config
 from app.engine.lanes import Lane
 from app.engine.models import LoadedModel, ModelInfo, load, show
-from app.engine.rollout import Population, RolloutLimits
+from app.engine.rollout import Population
 from app.engine.sampling import Sampling
 from app.engine.slots import ExpertSlots, NoFreeSlot
 from app.engine.text import Completion, RowText
+from app.engine.work import RolloutLimits
 from trainers.spectral import Coordinates
 
 log = logging.getLogger("nightowl.engine")
@@ -284,11 +285,17 @@ class Engine:
         flat: FloatArray | None,
         prompts: Sequence[Sequence[int]],
         references: Sequence[Sequence[int]],
+        first: int = 0,
     ) -> FloatArray:
-        """Mean log-likelihood per reference token, (P, N) fp32, at background priority."""
+        """Mean log-likelihood per reference token, (P, N) fp32, at background priority.
+
+        ``first``: the lowest layer in which the candidates differ; those below run once.
+        """
         tokens = [np.asarray(p, dtype=np.int32) for p in prompts]
         targets = [np.asarray(r, dtype=np.int32) for r in references]
-        result: FloatArray = self._run(lambda: self._population.likelihood(flat, tokens, targets))
+        result: FloatArray = self._run(
+            lambda: self._population.likelihood(flat, tokens, targets, first)
+        )
         return result
 
     def forget(self, expert: str) -> None:

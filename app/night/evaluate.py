@@ -33,6 +33,7 @@ class Answering(Protocol):
         flat: FloatArray | None,
         prompts: Sequence[Sequence[int]],
         references: Sequence[Sequence[int]],
+        first: int = 0,
     ) -> FloatArray:
         """(P, N) mean log-likelihood per token of each reference, NaN where not finite."""
         ...
@@ -81,7 +82,9 @@ class Evaluator:
         tokens = sum(len(answer.tokens) for line in answers for answer in line)
         return Scores(score=score, passed=passed, tokens=tokens)
 
-    def likelihood(self, candidates: FloatArray, prompts: Sequence[int]) -> tuple[FloatArray, int]:
+    def likelihood(
+        self, candidates: FloatArray, prompts: Sequence[int], first: int = 0
+    ) -> tuple[FloatArray, int]:
         """Mean log-likelihood per token of the references (P, N), NaN where there is none.
 
         Also the number of tokens scored.
@@ -96,7 +99,7 @@ class Evaluator:
         if not known:
             return values, 0
         columns, asked, references = zip(*known, strict=True)
-        values[:, list(columns)] = self._engine.likelihood(candidates, asked, references)
+        values[:, list(columns)] = self._engine.likelihood(candidates, asked, references, first)
         return values, len(candidates) * sum(len(reference) for reference in references)
 
     def _grade(self, answer: Completion, prompt: Prompt, grades: dict[str, Grade]) -> Grade | None:

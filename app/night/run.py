@@ -154,6 +154,7 @@ def _trained(night: Night, work: Work) -> str:
         evaluator,
         on_iteration,
         night.check,
+        night.house.engine.info.layers,
     )
 
 

@@ -23,7 +23,6 @@ def config(**changes) -> FuraSConfig:
         "momentum": 0.3,
         "shaping": "zscore",
         "fitness": "score",
-        "mix_weight": 0.3,
         "warm_until": 0.5,
         "iterations": 12,
         "minutes": None,
@@ -47,7 +46,7 @@ class Landscape:
         self.noise_level = noise_level
         self.calls: list[str] = []
 
-    def likelihood(self, candidates, prompts: Sequence[int]):
+    def likelihood(self, candidates, prompts: Sequence[int], first: int):
         self.calls.append("likelihood")
         apart = ((candidates[:, None] - self.optima[list(prompts)]) ** 2).sum(axis=2)
         unstable = np.sin(1e5 * candidates.sum(axis=1, dtype=np.float64)[:, None] + prompts)
@@ -55,7 +54,7 @@ class Landscape:
         return values.astype(np.float32), 10 * values.size
 
     def scores(self, candidates, prompts: Sequence[int]) -> Scores:
-        reward, tokens = self.likelihood(candidates, prompts)
+        reward, tokens = self.likelihood(candidates, prompts, 0)
         self.calls[-1] = "scores" if len(candidates) > 1 else "probe"
         return Scores(np.exp(reward), reward > -0.4, tokens // 2)
 
@@ -67,8 +66,8 @@ class Scripted(Landscape):
         super().__init__(**changes)
         self.change = change
 
-    def likelihood(self, candidates, prompts):
-        values, tokens = super().likelihood(candidates, prompts)
+    def likelihood(self, candidates, prompts, first):
+        values, tokens = super().likelihood(candidates, prompts, first)
         return self.change(values).astype(np.float32), tokens
 
 

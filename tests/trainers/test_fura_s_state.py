@@ -101,7 +101,7 @@ def test_a_damaged_state_is_refused(arrays_):
         ("momentum", [-0.1, 1, math.nan]),
         ("shaping", ["rank", None]),
         ("fitness", ["reward", ""]),
-        ("mix_weight", [-0.1, 1.1]),
+        ("depths", [[], [0.0], [1.5], [0.1] * 9]),
         ("warm_until", [-0.1, 1.1]),
         ("iterations", [0, 100_001]),
         ("minutes", [0, -1, math.nan, math.inf]),

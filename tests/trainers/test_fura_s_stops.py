@@ -62,7 +62,7 @@ def test_the_learning_rate_falls_with_the_budget_that_is_further_used_up(clock):
         settings_ = config(momentum=0.0, iterations=100, minutes=1.0, lr=0.1, lr_end=0.2)
         state = State.fresh(settings_, 1, SIZE)
         state.iteration, state.elapsed_s = iteration, elapsed_s
-        step(settings_, state, PROMPTS, Landscape())
+        step(settings_, state, PROMPTS, Landscape(), 1)
         return float(np.linalg.norm(state.theta))
 
     assert length(10, 0) / length(10, 30) == pytest.approx((1 - 0.8 * 0.1) / (1 - 0.8 * 0.5))
@@ -166,7 +166,7 @@ def test_progress_reports_what_was_measured(clock):
     evaluator, settings_ = Timed(), config(iterations=10)
     state = State.fresh(settings_, 1, SIZE)
     for iteration in range(1, 4):
-        progress = step(settings_, state, PROMPTS, evaluator)
+        progress = step(settings_, state, PROMPTS, evaluator, 1)
         score = evaluator.last.score.astype(np.float64)
         means = [
             np.mean([v for v in row if np.isfinite(v)]) for i, row in enumerate(score) if i != 3
@@ -176,6 +176,7 @@ def test_progress_reports_what_was_measured(clock):
             iteration=iteration,
             iterations=10,
             fitness="score",
+            depth=1,
             mean_reward=pytest.approx(np.mean(means)),
             best_reward=pytest.approx(max(means)),
             pass_rate=pytest.approx(np.mean(graded)),
@@ -189,9 +190,9 @@ def test_progress_reports_what_was_measured(clock):
 
 def test_probes_count_in_the_tokens(clock):
     class Timed(Landscape):
-        def likelihood(self, candidates, prompts):
+        def likelihood(self, candidates, prompts, first):
             clock.now += 1
-            return super().likelihood(candidates, prompts)
+            return super().likelihood(candidates, prompts, first)
 
     _, _, seen = run(config(fitness="likelihood", iterations=3), Timed())
     assert [p.tokens_per_second for p in seen] == [640, 640, (640 + 20) / 2]

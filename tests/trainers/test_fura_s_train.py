@@ -18,7 +18,7 @@ from tests.trainers.landscapes import (
     run,
     stored,
 )
-from trainers.fura_s import Scores, State, draw_prompts, noise, step, train
+from trainers.fura_s import Scores, State, draw_depth, draw_prompts, noise, step, train
 
 
 def without_clock(state: State) -> list[object]:
@@ -63,7 +63,7 @@ def test_one_iteration_equals_the_equations_written_naively():
     eps = [noise(state.seed, 5, pair, SIZE).astype(np.float64) for pair in range(8)]
     signed = [*eps, *(-e for e in eps)]
     reward = np.array(
-        [[landscape.likelihood((theta + 0.05 * e)[None], [j])[0][0, 0] for j in prompts]
+        [[landscape.likelihood((theta + 0.05 * e)[None], [j], 0)[0][0, 0] for j in prompts]
          for e in signed]
     )  # fmt: skip
     advantage = (reward - reward.mean(axis=0)).mean(axis=1)
@@ -71,7 +71,7 @@ def test_one_iteration_equals_the_equations_written_naively():
     velocity = 0.3 * velocity + 0.7 * sum(f * e for f, e in zip(fitness, signed, strict=True)) / 16
     lr = 0.1 + (0.02 - 0.1) * 5 / 12
 
-    step(settings_, state, PROMPTS, landscape)
+    step(settings_, state, PROMPTS, landscape, 1)
     np.testing.assert_allclose(state.theta, theta + lr * velocity, atol=2e-5)
 
 
@@ -91,20 +91,22 @@ def test_seeds_give_different_runs_and_the_same_seed_the_same():
     assert len(set(thetas)) == 3
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
-def test_mix_is_the_weighted_sum_of_both_z_scores(weight):
-    settings_, landscape = config(fitness="mix", mix_weight=weight), Landscape(spread=0.3)
+def test_mix_is_the_weighted_sum_of_both_z_scores():
+    settings_, landscape = config(fitness="mix"), Landscape(spread=0.3)
     state = State.fresh(settings_, 1, SIZE)
-    step(settings_, state, PROMPTS, landscape)
+    step(settings_, state, PROMPTS, landscape, 1)
 
     prompts = draw_prompts(1, 0, 4, PROMPTS)
     eps = [noise(1, 0, pair, SIZE) for pair in range(8)]
     signed = np.stack([*eps, *(-e for e in eps)])
     population = np.float32(0.05) * signed
-    both = landscape.scores(population, prompts).score, landscape.likelihood(population, prompts)[0]
+    both = (
+        landscape.scores(population, prompts).score,
+        landscape.likelihood(population, prompts, 0)[0],
+    )
     score, likelihood = (part.astype(np.float64).mean(axis=1) for part in both)
-    total = (1 - weight) * (score - score.mean()) / score.std()
-    total += weight * (likelihood - likelihood.mean()) / likelihood.std()
+    total = 0.7 * (score - score.mean()) / score.std()
+    total += 0.3 * (likelihood - likelihood.mean()) / likelihood.std()
     wanted = 0.1 * 0.7 * (total / total.std()) @ signed / 16
     np.testing.assert_allclose(state.theta, wanted, atol=1e-5)
 
@@ -204,3 +206,47 @@ def test_a_chosen_fitness_is_kept(fitness, calls):
     assert {p.fitness for p in seen} == {fitness}
     assert evaluator.calls == calls * 5
     assert not state.warm
+
+
+class Watched(Landscape):
+    """Notes in which coordinates the candidates differ, and the first layer it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def likelihood(self, candidates, prompts, first):
+        differ = np.flatnonzero((candidates != candidates[0]).any(axis=0))
+        if len(candidates) > 1:  # not a probe
+            self.seen.append((first, int(differ.min())))
+        return super().likelihood(candidates, prompts, first)
+
+
+def test_an_iteration_changes_only_the_layers_from_the_first_it_names():
+    settings_ = config(fitness="likelihood", depths=(0.25, 0.5, 1.0), iterations=40)
+    watched = Watched()
+    state = State.fresh(settings_, 3, SIZE)
+    for _ in range(40):
+        before = state.theta.copy()
+        progress = step(settings_, state, PROMPTS, watched, 4)
+        first, differ = watched.seen[-1]
+        assert differ == first * (SIZE // 4)
+        assert progress.depth == 4 - first
+        assert (state.theta[:differ] == before[:differ]).all()
+        assert (state.theta[differ:] != before[differ:]).any()
+    assert {first for first, _ in watched.seen} == {0, 2, 3}
+
+
+def test_depths_are_drawn_in_inverse_proportion_to_their_cost():
+    drawn = [draw_depth(7, iteration, (0.1, 0.2, 0.7), 10) for iteration in range(4000)]
+    shares = np.array([drawn.count(depth) for depth in (1, 2, 7)]) / len(drawn)
+    odds = np.array([10, 5, 10 / 7])
+    np.testing.assert_allclose(shares, odds / odds.sum(), atol=0.03)
+    assert drawn[:50] == [draw_depth(7, iteration, (0.1, 0.2, 0.7), 10) for iteration in range(50)]
+
+
+def test_the_verifiers_score_changes_all_layers():
+    progress = step(
+        config(fitness="score"), State.fresh(config(), 3, SIZE), PROMPTS, Landscape(), 4
+    )
+    assert progress.depth == 4

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.engine.rollout import Population, RolloutLimits, common_prefix, share  # isort: skip
+from app.engine.rollout import Population  # isort: skip
+from app.engine.work import RolloutLimits, common_prefix, share  # isort: skip
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -340,3 +341,29 @@ def test_the_common_prefix_leaves_every_prompt_a_token(prompts: list[list[int]])
     assert split < min(len(p) for p in prompts)
     longer = [p[: split + 1] for p in prompts]
     assert split + 1 == min(len(p) for p in prompts) or any(p != longer[0] for p in longer)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("lengths", [LENGTHS, [9, 12]])
+def test_layers_that_candidates_share_give_the_same_likelihood_when_run_once(
+    runtimes: Runtimes, streams: list[mx.Stream], family: str, lengths: list[int]
+) -> None:
+    runtime, basis = runtimes(family)
+    flat = rigs.experts(basis, 5)
+    start = runtime.first_coordinate(1)
+    flat[:, :start] = flat[0, :start]
+    prompts = rigs.prompts_of(lengths, 7)
+    references = [prompt[: 2 + index] for index, prompt in enumerate(prompts)]
+    people = population(runtime, streams)
+    plain = finished(people.likelihood(flat, prompts, references))
+    once = finished(people.likelihood(flat, prompts, references, 1))
+    np.testing.assert_allclose(once, plain, atol=2e-5)
+    assert np.ptp(once, axis=0).min() > 1e-4
+
+
+def test_candidates_that_differ_in_shared_layers_are_refused(
+    llama: tuple[Runtime, Basis], streams: list[mx.Stream], flat: rigs.FloatArray
+) -> None:
+    prompts = rigs.prompts_of([5, 6], 3)
+    with pytest.raises(ValueError, match="differ below layer 1"):
+        finished(population(llama[0], streams).likelihood(flat, prompts, prompts, 1))

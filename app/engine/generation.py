@@ -1,0 +1,191 @@
+"""Answers of a population: one lane's rows, prefilled in chunks and decoded together.
+
+The prompts' common prefix is prefilled once per candidate and attended to in place; rows that have
+finished leave the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from app.engine.batch import Batch, Runtime, Tokens, right_aligned
+from app.engine.cache import Layout
+from app.engine.layers import Edits
+from app.engine.sampling import Sampling, choose
+from app.engine.text import Decode, RowText
+from app.engine.work import FloatArray, Pending, Work
+
+
+@dataclass
+class _Row:
+    candidate: int
+    prompt: int
+    text: RowText
+    sampling: Sampling
+    error: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or self.text.finish is not None
+
+
+class Generation:
+    """One lane's rows of a generation: prefill in chunks, then decode all of them together."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        decode: Decode,
+        work: Work,
+        prompts: Sequence[Tokens],
+        split: int,
+        lane: mx.Stream,
+        sampling: Sampling,
+        step_tokens: int,
+    ) -> None:
+        self._runtime = runtime
+        self._step_tokens = step_tokens
+        self._work = work
+        self._prefix = prompts[0][:split]
+        self._tokens, self._pad = right_aligned([prompts[p][split:] for p in work.prompts])
+        self._lane = lane
+        self._sampling = sampling
+        self._batch: Batch | None = None
+        self._slots: list[list[_Row | None]] = []  # rows of the batch by group; None: filler
+        self.rows = [
+            _Row(c, p, RowText(decode, sampling, runtime.eos), self._keyed(c, p))
+            for c in work.candidates
+            for p in work.prompts
+        ]
+        self._last = np.zeros(len(self.rows), dtype=np.int32)
+
+    def _keyed(self, candidate: int, prompt: int) -> Sampling:
+        if self._sampling.temperature == 0:
+            return self._sampling
+        key = np.random.SeedSequence([self._sampling.seed, candidate, prompt])
+        return replace(self._sampling, seed=int(key.generate_state(1)[0]))
+
+    def prefill(self) -> Pending:
+        """Yields what to evaluate, once per chunk of candidates."""
+        width = self._tokens.shape[1]
+        each = len(self._prefix) + self._tokens.size
+        capacity = width + self._sampling.max_tokens
+        parts: list[Batch] = []
+        per_group = len(self._work.prompts)
+        for flat, span in self._work.chunks(self._step_tokens, each):
+            rows = self.rows[span.start * per_group : span.stop * per_group]
+            with mx.stream(self._lane):
+                pad = np.tile(self._pad, len(span))
+                batch = self._start(flat, pad, capacity)
+                tokens = np.tile(self._tokens, (len(span), 1))
+                hidden = self._runtime.forward(batch, tokens)
+                chosen, finite = self._choose(hidden, rows)
+            yield [chosen, finite, *batch.tensors()]
+            self._take(rows, chosen, finite, span.start * per_group)
+            parts.append(batch)
+        groups: list[list[_Row | None]] = [
+            list(self.rows[i : i + per_group]) for i in range(0, len(self.rows), per_group)
+        ]
+        with mx.stream(self._lane):
+            flat_all = None if self._work.flat is None else mx.array(self._work.flat)
+            edits = self._runtime.edits(flat_all)
+            self._batch = stacked(parts, edits)
+        self._slots = groups
+
+    def decode_all(self) -> Pending:
+        """Yields what to evaluate, once per decoded column, until every row has finished."""
+        self._compact()
+        while self._batch is not None:
+            live = [row for group in self._slots for row in group]
+            with mx.stream(self._lane):
+                tokens = self._last[:, None]
+                hidden = self._runtime.forward(self._batch, tokens)
+                chosen, finite = self._choose(hidden, live)
+            yield [chosen, finite, *self._batch.tensors()]
+            self._take(live, chosen, finite, 0)
+            self._compact()
+
+    def _start(self, flat: FloatArray | None, pad: npt.NDArray[np.int32], capacity: int) -> Batch:
+        """A batch whose groups have the prefix prefilled: lazily, nothing is evaluated."""
+        runtime = self._runtime
+        groups = 1 if flat is None else flat.shape[0]
+        edits = runtime.edits(None if flat is None else mx.array(flat))
+        if len(self._prefix) == 0:
+            return Batch.fresh(runtime, groups, pad, capacity, edits)
+        nothing = np.zeros(groups, dtype=np.int32)
+        shared = Batch.fresh(runtime, groups, nothing, len(self._prefix), edits)
+        runtime.forward(shared, np.tile(self._prefix, (groups, 1)))
+        return Batch.fresh(runtime, groups, pad, capacity, edits, shared.filled())
+
+    def _choose(self, hidden: mx.array, rows: Sequence[_Row | None]) -> tuple[mx.array, mx.array]:
+        last = hidden[:, -1]
+        logits = self._runtime.logits(last)
+        filler = (Sampling(), 0)
+        plan = [(row.sampling, len(row.text.tokens)) if row else filler for row in rows]
+        chosen = choose(logits, plan)
+        return chosen, mx.isfinite(last).all(axis=-1)
+
+    def _take(
+        self, rows: Sequence[_Row | None], chosen: mx.array, finite: mx.array, start: int
+    ) -> None:
+        tokens, sound = np.array(chosen).astype(np.int32), np.array(finite)
+        self._last[start : start + len(rows)] = tokens
+        for row, token, fine in zip(rows, tokens, sound, strict=True):
+            if row is None or row.done:
+                continue
+            if not fine:
+                row.error = "the model's hidden state is not finite"
+                continue
+            row.text.push(int(token))
+
+    def _compact(self) -> None:
+        """Let finished rows leave once a quarter of the batch is finished.
+
+        Groups stay equally long: a shorter one is filled with copies of a row, which are ignored.
+        """
+        assert self._batch is not None
+        per_group = self._batch.layout.rows
+        alive = [[i for i, row in enumerate(g) if row and not row.done] for g in self._slots]
+        longest = max((len(a) for a in alive), default=0)
+        if longest == 0:
+            self._batch = None
+            return
+        kept = [g for g, rows in enumerate(alive) if rows]
+        if len(kept) * longest > 0.75 * len(self._slots) * per_group:
+            return
+        fillers = [[None] * (longest - len(alive[g])) for g in kept]
+        picks = [
+            [g * per_group + i for i in alive[g] + alive[g][:1] * len(filler)]
+            for g, filler in zip(kept, fillers, strict=True)
+        ]
+        self._slots = [
+            [*(self._slots[g][i] for i in alive[g]), *filler]
+            for g, filler in zip(kept, fillers, strict=True)
+        ]
+        self._last = self._last[np.array(picks).reshape(-1)]
+        with mx.stream(self._lane):
+            edits = self._batch.edits
+            if edits is not None:
+                edits = edits.keep(kept)
+            live = [row for group in self._slots for row in group if row]
+            left = self._sampling.max_tokens - min(len(row.text.tokens) for row in live)
+            self._batch = self._batch.keep(picks, edits, left)
+
+
+def stacked(parts: Sequence[Batch], edits: Edits | None) -> Batch:
+    """Batches of equally long groups side by side, prefixes included."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0].layout
+    pad = np.concatenate([b.layout.pad for b in parts])
+    layout = Layout(sum(b.layout.groups for b in parts), first.rows, first.prefix, pad)
+    layout.cursor = first.cursor
+    batch = Batch(layout, [], edits, parts[0].span)
+    for caches in zip(*(b.layers for b in parts), strict=True):
+        batch.layers.append(caches[0].beside(caches[1:], layout))
+    return batch
