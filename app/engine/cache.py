@@ -146,6 +146,9 @@ class GroupKV:
         start, stop = self.layout.cursor, self.layout.cursor + k.shape[2]
         if stop > self.capacity:
             raise ValueError(f"key-value store of {self.capacity} columns is full")
+        if self.keys is None and stop == self.capacity:
+            self.keys, self.values = k, v  # one pass fills it all: nothing to reserve
+            return k, v
         if self.keys is None or self.values is None:
             shape = (k.shape[0], k.shape[1], self.capacity, k.shape[3])
             self.keys, self.values = mx.zeros(shape, k.dtype), mx.zeros(shape, v.dtype)
