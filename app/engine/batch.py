@@ -19,7 +19,7 @@ from app.engine import platform
 from app.engine.cache import GroupKV, LayerTensors, Layout
 from app.engine.layers import Edits, Selection, install
 from app.engine.maths import ACTIVATIONS
-from app.engine.models import LoadedModel, attention_windows, embed, head, inner
+from app.engine.models import LoadedModel, attention_windows, embed, head, head_rows, inner
 from trainers.spectral import Basis, Coordinates
 
 Tokens = npt.NDArray[np.int32]
@@ -80,6 +80,15 @@ class Runtime:
             hidden = self._inner.layers[number](hidden, None, cache)
         batch.layout.end()
         return self._inner.norm(hidden) if batch.span.stop == self.layers else hidden
+
+    def head_rows(self, ids: mx.array) -> mx.array:
+        """Head weights of tokens (...,) -> (..., hidden)."""
+        return head_rows(self.model.module, ids)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that the head knows."""
+        return self.model.info.vocab_size
 
     def first_coordinate(self, layer: int) -> int:
         """Where the coordinates of ``layer`` begin in the flat vector; layers are in order."""

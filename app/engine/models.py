@@ -146,6 +146,27 @@ def head(module: nn.Module, hidden: mx.array) -> mx.array:
     return logits
 
 
+def head_rows(module: nn.Module, ids: mx.array) -> mx.array:
+    """The head's weights of tokens (...,), dequantised: (..., hidden)."""
+    text_model = _text_model(module)
+    if "lm_head" not in text_model:
+        tied: mx.array = text_model.model.embed_tokens(ids)
+        return tied
+    layer = text_model.lm_head
+    if not isinstance(layer, nn.QuantizedLinear):
+        weight: mx.array = layer.weight[ids]
+        return weight
+    biases = layer.get("biases")
+    return mx.dequantize(
+        layer.weight[ids],
+        layer.scales[ids],
+        None if biases is None else biases[ids],
+        group_size=layer.group_size,
+        bits=layer.bits,
+        mode=layer.mode,
+    )
+
+
 def attention_windows(module: nn.Module) -> list[int | None]:
     """Per layer the number of tokens its attention looks back, None for all of them."""
     return [_window(cache) for cache in make_prompt_cache(module)]

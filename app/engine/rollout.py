@@ -17,7 +17,7 @@ import numpy as np
 from app.engine.batch import Runtime, Tokens
 from app.engine.generation import Generation
 from app.engine.sampling import Sampling
-from app.engine.scoring import Scoring, Trunk, make_trunk
+from app.engine.scoring import Scoring, Shortlist, Trunk, make_shortlist, make_trunk
 from app.engine.text import Completion, Decode
 from app.engine.work import (
     FloatArray,
@@ -28,6 +28,9 @@ from app.engine.work import (
     share,
     together,
 )
+
+# Below this many candidates the shortlist, made by a pass of its own, saves nothing.
+_SHORTLISTED_FROM = 8
 
 
 class Population:
@@ -89,8 +92,9 @@ class Population:
     ) -> Generator[None, None, FloatArray]:
         """Mean log-likelihood per token of each reference after its prompt: (P, N) fp32.
 
-        NaN where a candidate's logits are not finite.  ``first``: the lowest layer in which the
-        candidates differ; those below run once for all of them.  Raises ``ValueError`` as
+        NaN where a candidate's logits are not finite.  A population's normaliser is shortlisted
+        (``app.engine.scoring``), a single candidate's exact.  ``first``: the lowest layer in which
+        the candidates differ; those below run once for all of them.  Raises ``ValueError`` as
         ``generate`` does, for a reference without tokens, and for candidates that differ below
         ``first``.
         """
@@ -101,14 +105,23 @@ class Population:
         # The last reference token is predicted, never an input.
         inputs = [tokens[split:-1] for tokens in whole]
         trunk = self._trunk(flat, prompts[0][:split], inputs, first)
-        if first:
-            mx.eval(trunk.prefix, trunk.rows)
+        shortlist = self._shortlist(flat, trunk, references)
+        if first or shortlist:
+            mx.eval(trunk.prefix, trunk.rows, shortlist.rows if shortlist else [])
             yield
         each = max(len(i) for i in inputs)
         limit = self._limits.batch_tokens
         for round_ in share(flat, len(prompts), len(self._lanes), limit, split, each):
             lanes = [
-                Scoring(self._runtime, work, trunk, references, lane, self._limits.step_tokens)
+                Scoring(
+                    self._runtime,
+                    work,
+                    trunk,
+                    shortlist,
+                    references,
+                    lane,
+                    self._limits.step_tokens,
+                )
                 for work, lane in zip(round_, self._lanes, strict=False)
             ]
             yield from together([scoring.run(result) for scoring in lanes])
@@ -127,6 +140,17 @@ class Population:
             edits = self._runtime.edits(mx.array(flat[:1]))
         with mx.stream(self._lanes[0]):
             return make_trunk(self._runtime, edits, prefix, inputs, first)
+
+    def _shortlist(
+        self, flat: FloatArray | None, trunk: Trunk, references: Sequence[Tokens]
+    ) -> Shortlist | None:
+        """Tokens near the population's centre; ``None`` where the whole head is as cheap."""
+        size = self._limits.shortlist
+        if flat is None or len(flat) < _SHORTLISTED_FROM or size >= self._runtime.vocabulary:
+            return None
+        centre = flat.mean(axis=0, keepdims=True)
+        with mx.stream(self._lanes[0]):
+            return make_shortlist(self._runtime, trunk, centre, references, size)
 
     def _generation(
         self,

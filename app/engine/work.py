@@ -23,10 +23,12 @@ class RolloutLimits:
     Attributes:
         step_tokens: tokens prefilled per lane and step: bounds how long a user waits.
         batch_tokens: tokens whose keys and values one lane's batch may hold: bounds memory.
+        shortlist: tokens that a likelihood's normaliser sums over at each position.
     """
 
     step_tokens: int = 1024
     batch_tokens: int = 16384
+    shortlist: int = 256
 
 
 @dataclass(frozen=True)
