@@ -15,13 +15,19 @@ Noise comes from a counter-based generator keyed by (seed, iteration, pair) over
 so nothing but the seed is stored and equal-shaped matrices never share noise.  theta is fp32 and
 candidates are always built from it, never by adding and taking back noise.
 
-*Depth.*  While the fitness is the likelihood, an iteration changes only the last k layers, k drawn
-from ``depths`` with probability inversely proportional to k, so that each depth gets the same
-compute.  What all candidates have in common, the layers below, then runs once per iteration.
-Measured on SmolLM2-135M: the gain per candidate of (4) is the same for the last 10 layers as for
-all 30 (ratio of squared mean gradient to mean squared gradient 0.185 and 0.176), at a third of the
-cost.  The order is ours; ABSignSGD's depth-biased blocks (ICLR 2026) have the same motive.  The
-learning rate grows with the inverse root of the share, which keeps the length of a step.
+*Depth.*  An iteration changes only the last k layers, k drawn from ``depths`` with probability
+inversely proportional to k, so that each depth gets the same compute.  What all candidates have in
+common, the layers below, then runs once per iteration.  Measured on SmolLM2-135M: the gain per
+candidate of (4) is no smaller for the last 3 layers than for all 30 (squared mean gradient over
+mean squared gradient 0.215 and 0.176), at a tenth of the cost.  The order is ours; ABSignSGD's
+depth-biased blocks (ICLR 2026) have the same motive.
+
+*Whitening.*  A few coordinates carry most of a matrix's output and bound the step that all can
+take.  So eps is drawn with a standard deviation of (energy + 0.01)^(-1/4), the energy of a
+coordinate being the mean square of what passes through it on training texts (``Evaluator.
+energies``), relative to its matrix: a statistic of forward passes, taken once per run.
+
+sigma and lr grow with the inverse root of the share of layers, which keeps the size of a change.
 
 Other choices of ours where the sources are silent: a momentum average of (4), a learning rate that
 falls linearly to ``lr_end`` of its start, and the ``auto`` fitness, which follows the
@@ -31,16 +37,16 @@ What is left out: mirrored prompts, weight decay, covariance adaptation.
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainers.state import FuraSConfig, State
 
 FloatArray = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
@@ -48,102 +54,8 @@ FitnessKind = Literal["score", "likelihood", "mix"]
 
 MIX_WEIGHT = 0.3
 """Weight of the likelihood in a mix; the verifier's score has the rest."""
-
-
-class FuraSConfig(BaseModel):
-    """Settings of one run; validated once, stored beside the expert."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    population: int = Field(24, ge=2, le=512, description="candidates per iteration, even")
-    prompts: int = Field(12, ge=1, le=256, description="prompts every candidate is tried on")
-    sigma: float = Field(0.04, gt=0, le=1, description="size of a candidate's change")
-    lr: float = Field(0.08, gt=0, le=10, description="learning rate of equation (4)")
-    lr_end: float = Field(0.25, gt=0, le=1, description="last learning rate, as a share of lr")
-    momentum: float = Field(0.0, ge=0, lt=1, description="average over past updates; 0 = none")
-    shaping: Literal["zscore", "ranks"] = Field("zscore", description="equation (3), or ranks")
-    fitness: Literal["auto", "score", "likelihood", "mix"] = Field(
-        "auto", description="verifier's score, log-likelihood of the accepted answer, or both"
-    )
-    probe_every: int = Field(5, ge=1, description="iterations between pass-rate probes of theta")
-    warm_until: float = Field(
-        0.5, ge=0, le=1, description="auto: pass rate at which the likelihood becomes a mix"
-    )
-    iterations: int = Field(60, ge=1, le=100_000, description="iterations at most")
-    minutes: float | None = Field(None, gt=0, description="minutes of training at most")
-    max_tokens: int = Field(48, ge=1, le=4096, description="tokens a rollout may generate")
-    depths: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
-        (1 / 6, 1 / 3, 2 / 3),
-        min_length=1,
-        max_length=8,
-        description="shares of the layers, from the top, that one iteration may change",
-    )
-    patience: int = Field(30, ge=1, description="iterations without progress before stopping")
-
-    @model_validator(mode="after")
-    def _pairs(self) -> FuraSConfig:
-        if self.population % 2:
-            raise ValueError("population must be even: candidates come in antithetic pairs")
-        return self
-
-
-@dataclass
-class State:
-    """Everything a run needs to go on, bit for bit.
-
-    Attributes:
-        theta: (D,) fp32, the searched coordinates.
-        velocity: (D,) fp32, the momentum average.
-        seed: key of all randomness.
-        iteration: iterations done; also the data cursor (``draw_prompts``).
-        warm: auto fitness still follows the likelihood.
-        elapsed_s: seconds trained, over all sessions.
-        zero_variance, non_finite: counted iterations without signal, fitness values not finite.
-        pass_rate: newest share passed on training prompts, of theta's answers while only the
-            likelihood is followed, else of all candidates' answers; NaN before the first.
-        trend, best, best_at: smoothed progress measure, its best value and when that was.
-    """
-
-    theta: FloatArray
-    velocity: FloatArray
-    seed: int
-    iteration: int = 0
-    warm: bool = True
-    elapsed_s: float = 0.0
-    zero_variance: int = 0
-    non_finite: int = 0
-    pass_rate: float = math.nan
-    trend: float = math.nan
-    best: float = -math.inf
-    best_at: int = 0
-
-    @classmethod
-    def fresh(cls, config: FuraSConfig, seed: int, size: int) -> State:
-        """The start of a run: theta = 0, the base model."""
-        zeros = np.zeros(size, dtype=np.float32)
-        return cls(zeros, zeros.copy(), seed, warm=config.fitness == "auto")
-
-    def pack(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Arrays to store; ``unpack`` is the exact inverse."""
-        meta = np.frombuffer(json.dumps(self._meta()).encode(), dtype=np.uint8)
-        return {"theta": self.theta, "velocity": self.velocity, "meta": meta}
-
-    @classmethod
-    def unpack(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> State:
-        """Read ``pack``'s arrays; raises ``KeyError`` or ``ValueError`` if they are damaged."""
-        meta = json.loads(arrays["meta"].tobytes())
-        theta, velocity = arrays["theta"], arrays["velocity"]
-        for v in (theta, velocity):
-            if v.dtype != np.float32 or v.shape != (theta.size,) or not np.isfinite(v).all():
-                raise ValueError("theta and velocity must be finite fp32 vectors of one length")
-        types = {k: type(v) for k, v in cls(theta, velocity, seed=0)._meta().items()}
-        if not isinstance(meta, dict) or {k: type(v) for k, v in meta.items()} != types:
-            raise ValueError("the state's fields are not those of a run")
-        return cls(theta=theta, velocity=velocity, **meta)
-
-    def _meta(self) -> dict[str, Any]:
-        """The fields that are not vectors."""
-        return {k: v for k, v in vars(self).items() if k not in ("theta", "velocity")}
+WARM_UNTIL = 0.5
+"""Pass rate at which an ``auto`` fitness turns from the likelihood to the mix."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +78,12 @@ class Evaluator(Protocol):
 
     def scores(self, candidates: FloatArray, prompts: Sequence[int]) -> Scores:
         """Generate and grade: candidates (P, D)."""
+
+    def energies(self, theta: FloatArray) -> FloatArray:
+        """(D,) how much passes through each coordinate on training texts, relative to its matrix.
+
+        ``theta``: (D,), the expert to measure under.
+        """
 
     def likelihood(
         self, candidates: FloatArray, prompts: Sequence[int], first: int
@@ -226,6 +144,18 @@ def candidates(theta: FloatArray, sigma: float, eps: Sequence[FloatArray]) -> Fl
     """Equation (1): (P, D) fp32, all plus halves first, then all minus halves."""
     steps = sigma * np.stack(eps)
     return np.concatenate([theta + steps, theta - steps])
+
+
+def whitened(energies: FloatArray, exponent: float) -> FloatArray:
+    """Standard deviations of the noise, (D,) with root mean square 1, from relative energies.
+
+    Raises ``ValueError`` if an energy is negative or not finite.
+    """
+    if not np.isfinite(energies).all() or (energies < 0).any():
+        raise ValueError("the coordinates' energies are not finite numbers")
+    scale = (energies.astype(np.float64) + 0.01) ** (-exponent / 2)
+    result: FloatArray = (scale / np.sqrt((scale**2).mean())).astype(np.float32)
+    return result
 
 
 def centred(reward: FloatArray) -> Values:
@@ -303,6 +233,8 @@ def train(
     """
     if prompt_count < 1:
         raise ValueError("there are no training prompts")
+    if state.iteration == 0 and config.whitening:
+        state.scale = whitened(evaluator.energies(state.theta), config.whitening)
     while (reason := _finished(config, state) or should_stop()) is None:
         progress = step(config, state, prompt_count, evaluator, layers)
         on_iteration(state, progress)
@@ -328,19 +260,16 @@ def step(
     started = time.monotonic()
     prompts = draw_prompts(state.seed, state.iteration, config.prompts, prompt_count)
     kind = fitness_kind(config, state)
-    depth = layers
-    if kind == "likelihood":
-        depth = draw_depth(state.seed, state.iteration, config.depths, layers)
-    first = layers - depth
+    depth = draw_depth(state.seed, state.iteration, config.depths, layers)
+    first, growth = layers - depth, math.sqrt(layers / depth)
     eps = _directions(config, state, first * (state.theta.size // layers))
-    population = candidates(state.theta, config.sigma, eps)  # (1)
+    population = candidates(state.theta, config.sigma * growth, eps)  # (1)
     rewards, values, tokens, passed = _evaluate(kind, population, prompts, evaluator, first)
     fitness = shaped(values, config.shaping)  # (3)
     if fitness is None:
         state.zero_variance += 1
     else:
-        lr = _lr(config, state) * math.sqrt(layers / depth)
-        update(state, config, fitness, eps, lr)  # (4)
+        update(state, config, fitness, eps, _lr(config, state) * growth)  # (4)
     state.non_finite += sum(int((~np.isfinite(r)).sum()) for r in rewards)
     state.iteration += 1
     if kind == "likelihood" and state.iteration % config.probe_every == 0:
@@ -359,6 +288,7 @@ def _directions(config: FuraSConfig, state: State, start: int) -> list[FloatArra
     for pair in range(config.population // 2):
         eps = np.zeros_like(state.theta)
         eps[start:] = noise(state.seed, state.iteration, pair, state.theta.size - start)
+        eps *= state.scale
         drawn.append(eps)
     return drawn
 
@@ -411,7 +341,7 @@ def _follow(config: FuraSConfig, state: State, reward: FloatArray, passed: float
     """Update the pass rate, the end of the warm-up and the smoothed progress measure."""
     if passed is not None:
         state.pass_rate = passed
-    enough = passed is not None and passed >= config.warm_until
+    enough = passed is not None and passed >= WARM_UNTIL
     # A likelihood that gives no more ends the warm-up, too: the verifier has its turn first.
     if state.warm and (enough or state.iteration - state.best_at >= config.patience):
         state.warm = False

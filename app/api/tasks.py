@@ -17,7 +17,7 @@ from app.state import Parts, Running
 from storage import episodes, tasks, versions
 from storage.errors import NotFound
 from storage.tables import Task
-from trainers.fura_s import FuraSConfig
+from trainers.state import FuraSConfig
 
 logger = logging.getLogger("nightowl")
 router = APIRouter(prefix="/tasks")

@@ -7,7 +7,7 @@ edits (``app.engine.layers``).  Nothing here samples, schedules or knows about r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from app.engine import platform
 from app.engine.cache import GroupKV, LayerTensors, Layout
-from app.engine.layers import Edits, Selection, install
+from app.engine.layers import Edits, Meter, Selection, install
 from app.engine.maths import ACTIVATIONS
 from app.engine.models import LoadedModel, attention_windows, embed, head, head_rows, inner
 from trainers.spectral import Basis, Coordinates
@@ -43,6 +43,7 @@ class Runtime:
             name: (block.singular_values.shape[0], block.singular_values.shape[1])
             for name, block in basis.blocks.items()
         }
+        self._singular_values = {n: b.singular_values for n, b in basis.blocks.items()}
         self._inner: Any = inner(model.module)
         self._windows = attention_windows(model.module)
         activation = platform.STATUS.system == "linux" and ACTIVATIONS.get(model.info.family)
@@ -80,6 +81,23 @@ class Runtime:
             hidden = self._inner.layers[number](hidden, None, cache)
         batch.layout.end()
         return self._inner.norm(hidden) if batch.span.stop == self.layers else hidden
+
+    def measured(self, batch: Batch, hidden: mx.array, weights: mx.array) -> Meter:
+        """The energies of ``run`` over the positions with weight 1; lazy."""
+        self._selection.meter = Meter(weights)
+        try:
+            self.run(batch, hidden)
+            return self._selection.meter
+        finally:
+            self._selection.meter = None
+
+    def relative_energies(self, sums: Mapping[str, mx.array]) -> npt.NDArray[np.float32]:
+        """(total,) mean output energies sigma^2 (V^T x)^2, relative to the mean of their matrix."""
+        parts = []
+        for name in self.coordinates.sizes:
+            energy = np.array(sums[name], dtype=np.float64) * self._singular_values[name] ** 2
+            parts.append((energy / max(energy.mean(), 1e-30)).reshape(-1))
+        return np.concatenate(parts).astype(np.float32)
 
     def head_rows(self, ids: mx.array) -> mx.array:
         """Head weights of tokens (...,) -> (..., hidden)."""

@@ -63,14 +63,35 @@ class Edits:
         return self._views[name]
 
 
+class Meter:
+    """Sums the energy of each coordinate, (V^T x)^2, over the positions of a pass.
+
+    Args:
+        weights: (M,) 1 for a position that counts, 0 for padding.
+    """
+
+    def __init__(self, weights: mx.array) -> None:
+        self._weights = weights[None, :, None]
+        self.sums: dict[str, mx.array] = {}  # matrix name -> (n, b)
+
+    def add(self, name: str, spectrum: mx.array) -> None:
+        """(n, M, b) projections of one matrix's input."""
+        self.sums[name] = (spectrum * spectrum * self._weights).sum(axis=1)
+
+
 class Selection:
-    """Which edits the layers apply in the forward pass being built; ``None`` is the plain base.
+    """What the layers do in the forward pass being built.
 
     One object is shared by all layers of a model and set by the engine thread before each pass.
+
+    Attributes:
+        edits: the experts to apply; ``None`` is the plain base.
+        meter: measures the coordinates' energies on the way; ``None`` otherwise.
     """
 
     def __init__(self) -> None:
         self.edits: Edits | None = None
+        self.meter: Meter | None = None
 
 
 class SlotLinear(nn.Module):
@@ -89,7 +110,9 @@ class SlotLinear(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         """(B, L, in) -> (B, L, out)."""
-        edits = self._selection.edits
+        edits, meter = self._selection.edits, self._selection.meter
+        if meter is not None:
+            meter.add(self._name, self._spectrum(x))
         if edits is None:
             plain: mx.array = self.linear(x)
             return plain
@@ -99,16 +122,19 @@ class SlotLinear(nn.Module):
     def _edit(self, x: mx.array, e: mx.array, groups: int) -> mx.array:
         """V (e * (V^T x)) in at least fp16 precision: bf16's 0.4 % steps would eat e."""
         n, b = self._blocks
-        work = mx.float16 if x.dtype == mx.float16 else mx.float32
-        blocks = x.astype(work).reshape(-1, n, b).transpose(1, 0, 2)  # (n, M, b), M = P R L
-        if self._vectors is None:
-            scaled = blocks.reshape(n, groups, -1, b) * e.astype(work)
-            delta = scaled.reshape(n, -1, b)
-        else:
-            vectors = self._vectors.astype(work)
-            spectrum = (blocks @ vectors).reshape(n, groups, -1, b) * e.astype(work)
-            delta = spectrum.reshape(n, -1, b) @ vectors.transpose(0, 2, 1)
+        spectrum = self._spectrum(x)
+        scaled = spectrum.reshape(n, groups, -1, b) * e.astype(spectrum.dtype)
+        delta = scaled.reshape(n, -1, b)
+        if self._vectors is not None:
+            delta = delta @ self._vectors.astype(delta.dtype).transpose(0, 2, 1)
         return delta.transpose(1, 0, 2).reshape(x.shape).astype(x.dtype)
+
+    def _spectrum(self, x: mx.array) -> mx.array:
+        """V^T x per block, (n, M, b) with M = P R L."""
+        n, b = self._blocks
+        work = mx.float16 if x.dtype == mx.float16 else mx.float32
+        blocks = x.astype(work).reshape(-1, n, b).transpose(1, 0, 2)
+        return blocks if self._vectors is None else blocks @ self._vectors.astype(work)
 
 
 class LayerCache(Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 import mlx.core as mx
 import numpy as np
 
-from app.engine.batch import Runtime, Tokens
+from app.engine.batch import Batch, Runtime, Tokens, right_aligned
 from app.engine.generation import Generation
 from app.engine.sampling import Sampling
 from app.engine.scoring import Scoring, Shortlist, Trunk, make_shortlist, make_trunk
@@ -127,6 +127,37 @@ class Population:
             yield from together([scoring.run(result) for scoring in lanes])
         return result
 
+    def energies(
+        self, flat: FloatArray | None, texts: Sequence[Tokens]
+    ) -> Generator[None, None, FloatArray]:
+        """How much of each matrix's output passes through each coordinate on these texts.
+
+        (total,) mean of sigma^2 (V^T x)^2 over all positions, relative to the mean of its matrix.
+        ``flat``: the one expert (1, total) to measure under, or the base.
+        """
+        count_candidates(flat, texts)
+        runtime = self._runtime
+        edits = runtime.edits(None if flat is None else mx.array(flat))
+        split = common_prefix(texts)
+        tokens, pad = right_aligned([text[split:] for text in texts])
+        counted = (np.arange(tokens.shape[1])[None, :] >= pad[:, None]).reshape(-1)
+        sums: list[dict[str, mx.array]] = []
+        with mx.stream(self._lanes[0]):
+            before = None
+            if split:
+                start = np.zeros(1, dtype=np.int32)
+                shared = Batch.fresh(runtime, 1, start, split, edits)
+                prefix = runtime.embed(texts[0][None, :split])
+                sums.append(runtime.measured(shared, prefix, mx.ones(split)).sums)
+                before = shared.filled()
+            own = Batch.fresh(runtime, 1, pad, tokens.shape[1], edits, before)
+            weights = mx.array(counted.astype(np.float32))
+            sums.append(runtime.measured(own, runtime.embed(tokens), weights).sums)
+            total = sums[-1] if len(sums) == 1 else _added(*sums)
+        mx.eval(total)
+        yield
+        return runtime.relative_energies(total)
+
     def _trunk(
         self, flat: FloatArray | None, prefix: Tokens, inputs: Sequence[Tokens], first: int
     ) -> Trunk:
@@ -162,3 +193,7 @@ class Population:
     ) -> Generation:
         step = self._limits.step_tokens
         return Generation(self._runtime, self._decode, work, prompts, split, lane, sampling, step)
+
+
+def _added(a: dict[str, mx.array], b: dict[str, mx.array]) -> dict[str, mx.array]:
+    return {name: a[name] + b[name] for name in a}

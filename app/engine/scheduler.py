@@ -298,6 +298,15 @@ class Engine:
         )
         return result
 
+    def energies(self, flat: FloatArray | None, texts: Sequence[Sequence[int]]) -> FloatArray:
+        """Relative energy of each coordinate on these texts, (total,), at background priority.
+
+        ``flat``: the one expert (1, total) to measure under, or the base.
+        """
+        tokens = [np.asarray(t, dtype=np.int32) for t in texts]
+        result: FloatArray = self._run(lambda: self._population.energies(flat, tokens))
+        return result
+
     def forget(self, expert: str) -> None:
         """Free what is held of an expert that was deleted; rows in flight keep it."""
         with self._lock:

@@ -18,7 +18,7 @@ import numpy as np
 from app.night.data import Choice
 from storage import atomic
 from storage.errors import Corrupt
-from trainers.fura_s import State
+from trainers.state import State
 
 
 @dataclass(frozen=True)

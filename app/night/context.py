@@ -14,7 +14,8 @@ from storage import jobs, tasks
 from storage.db import Database
 from storage.experts import ExpertStore
 from storage.tables import Job, JobStatus, Task
-from trainers.fura_s import FuraSConfig, Progress
+from trainers.fura_s import Progress
+from trainers.state import FuraSConfig
 from verifiers import Grader, build
 
 

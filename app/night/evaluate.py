@@ -28,6 +28,10 @@ class Answering(Protocol):
         """Completions [candidate][prompt]."""
         ...
 
+    def energies(self, flat: FloatArray | None, texts: Sequence[Sequence[int]]) -> FloatArray:
+        """(coordinates,) relative energies on the texts under one expert (1, coordinates)."""
+        ...
+
     def likelihood(
         self,
         flat: FloatArray | None,
@@ -37,6 +41,10 @@ class Answering(Protocol):
     ) -> FloatArray:
         """(P, N) mean log-likelihood per token of each reference, NaN where not finite."""
         ...
+
+
+ENERGY_TEXTS = 16
+"""Training texts on which the coordinates' energies are measured: hundreds of positions."""
 
 
 class Evaluator:
@@ -81,6 +89,12 @@ class Evaluator:
                     passed[row, column] = grade.passed
         tokens = sum(len(answer.tokens) for line in answers for answer in line)
         return Scores(score=score, passed=passed, tokens=tokens)
+
+    def energies(self, theta: FloatArray) -> FloatArray:
+        """Relative energy of each coordinate, (D,), on the first training prompts and answers."""
+        self._check()
+        texts = [p.tokens + (p.reference or ()) for p in self._prompts[:ENERGY_TEXTS]]
+        return self._engine.energies(theta[None], texts)
 
     def likelihood(
         self, candidates: FloatArray, prompts: Sequence[int], first: int = 0

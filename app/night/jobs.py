@@ -25,7 +25,7 @@ from storage.db import Database
 from storage.errors import NoSpace, StorageError
 from storage.experts import ExpertStore
 from storage.tables import Job, JobStatus
-from trainers.fura_s import FuraSConfig
+from trainers.state import FuraSConfig
 
 logger = logging.getLogger("nightowl")
 

@@ -19,7 +19,7 @@ from storage import episodes, versions
 from storage.errors import NotFound
 from storage.tables import GradeStatus, Version
 from storage.values import content_hash
-from trainers.fura_s import FuraSConfig, State
+from trainers.state import FuraSConfig, State
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -38,7 +38,8 @@ from storage.experts import DataSnapshot, Manifest
 from storage.tables import JobStatus
 from storage.values import utcnow
 from trainers import fura_s
-from trainers.fura_s import Progress, State
+from trainers.fura_s import Progress
+from trainers.state import State
 
 FloatArray = npt.NDArray[np.float32]
 
