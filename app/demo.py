@@ -39,11 +39,12 @@ from storage.atomic import write_json
 TASK = "home"
 GRADER = {"type": "function_call", "syntax": "call"}
 TRAINING: dict[str, Any] = {
-    "population": 24,
-    "prompts": 12,
+    "population": 64,
+    "prompts": 8,
     "sigma": 0.04,
-    "lr": 0.08,
-    "iterations": 60,
+    "lr": 0.22,
+    "fitness": "likelihood",
+    "iterations": 48,
     "max_tokens": 24,
 }
 ANSWER: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "stop": ["\n"]}
