@@ -43,8 +43,9 @@ TRAINING: dict[str, Any] = {
     "prompts": 8,
     "sigma": 0.04,
     "lr": 0.22,
+    "depths": [1 / 15],
     "fitness": "likelihood",
-    "iterations": 48,
+    "iterations": 64,
     "max_tokens": 24,
 }
 ANSWER: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "stop": ["\n"]}
