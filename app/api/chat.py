@@ -22,7 +22,7 @@ from app.api.errors import ApiError, error_event
 from app.api.models import Answerer, resolve
 from app.api.wire import Json
 from app.engine.sampling import Sampling
-from app.engine.scheduler import Stream
+from app.engine.stream import Stream
 from app.engine.text import Completion
 from app.night.data import conversation
 from app.state import Parts, Running

@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.engine.scheduler import ContextOverflow, EngineBusy, EngineError, EngineStopped
+from app.engine.errors import ContextOverflow, EngineBusy, EngineError, EngineStopped
 from app.security import error_body
 from storage.errors import (
     Busy,

@@ -34,7 +34,7 @@ def serve(
     settings = settings_of(context, port=port, base_model=model)
     _log_to_stderr(settings)
 
-    from app.engine.scheduler import EngineError
+    from app.engine.errors import EngineError
     from app.main import PortInUse
     from app.main import serve as run
 

@@ -10,13 +10,11 @@ back after every engine step; it advances only while no user's row is waiting or
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import queue
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,14 +26,16 @@ import numpy.typing as npt
 
 from app.engine import platform
 from app.engine.basis import load_basis
-from app.engine.batch import Runtime, Tokens
+from app.engine.batch import Runtime
 from app.engine.cache import PrefixCache
+from app.engine.errors import ContextOverflow, EngineBusy, EngineStopped
 from app.engine.folder import read_config
 from app.engine.lanes import Lane
 from app.engine.models import LoadedModel, ModelInfo, load, show
 from app.engine.rollout import Population
 from app.engine.sampling import Sampling
 from app.engine.slots import ExpertSlots, NoFreeSlot
+from app.engine.stream import Stream
 from app.engine.text import Completion, RowText
 from app.engine.work import RolloutLimits
 from trainers.spectral import Coordinates
@@ -43,34 +43,6 @@ from trainers.spectral import Coordinates
 log = logging.getLogger("nightowl.engine")
 FloatArray = npt.NDArray[np.float32]
 ExpertSource = Callable[[str], Mapping[str, npt.NDArray[np.floating[Any]]]]
-_END = object()
-
-
-class EngineError(Exception):
-    """The engine cannot do this; the message is fit for a user."""
-
-
-class EngineBusy(EngineError):
-    """Too many rows are waiting."""
-
-
-class EngineStopped(EngineError):
-    """The engine is shutting down or has failed."""
-
-
-class ContextOverflow(EngineError):
-    """Prompt and answer do not fit the model's context.
-
-    Attributes:
-        prompt_tokens, max_tokens, limit: the numbers.
-    """
-
-    def __init__(self, prompt_tokens: int, max_tokens: int, limit: int) -> None:
-        super().__init__(
-            f"the prompt has {prompt_tokens} tokens and {max_tokens} may be generated, "
-            f"but the model's context is {limit}: shorten the messages or lower max_tokens"
-        )
-        self.prompt_tokens, self.max_tokens, self.limit = prompt_tokens, max_tokens, limit
 
 
 @dataclass(frozen=True)
@@ -93,83 +65,6 @@ class EngineConfig:
     prefix_bytes: int = 256 << 20
     memory_bytes: int | None = None
     limits: RolloutLimits = field(default_factory=RolloutLimits)
-
-
-class Stream:
-    """One user's row: its text as it arrives, then its result.
-
-    Iterate it (``for`` or ``async for``, once) or ask for ``result``.
-    """
-
-    def __init__(
-        self, prompt: Tokens, sampling: Sampling, expert: str | None, text: RowText
-    ) -> None:
-        self.prompt = prompt
-        self.sampling = sampling
-        self.expert = expert
-        self.slot = 0
-        self.text = text
-        self._deltas: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._future: Future[Completion] = Future()
-        self._cancel = threading.Event()
-        self._wake: Callable[[], object] | None = None
-
-    @property
-    def cancelled(self) -> bool:
-        """Nobody waits for it any more."""
-        return self._cancel.is_set()
-
-    def cancel(self) -> None:
-        """Stop generating; the result keeps the text so far."""
-        self._cancel.set()
-
-    def emit(self, delta: str) -> None:
-        """Called by the engine thread with new text."""
-        if delta:
-            self._put(delta)
-
-    def finish(self, error: str | None = None) -> None:
-        """Called by the engine thread when the row is over."""
-        if self._future.done():
-            return
-        self._future.set_result(self.text.completion(len(self.prompt), error))
-        self._put(_END)
-
-    def result(self) -> Completion:
-        """Block until the row is over."""
-        return self._future.result()
-
-    def __iter__(self) -> Iterator[str]:
-        while (delta := self._deltas.get()) is not _END:
-            yield delta
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        loop = asyncio.get_running_loop()
-        ready = asyncio.Event()
-        self._wake = lambda: loop.call_soon_threadsafe(ready.set)
-        try:
-            while True:
-                while not self._deltas.empty():
-                    delta = self._deltas.get()
-                    if delta is _END:
-                        return
-                    yield delta
-                await ready.wait()
-                ready.clear()
-        finally:
-            # The loop may be gone before the row is: waking it would raise in the engine thread.
-            self._wake = None
-
-    def _put(self, delta: Any) -> None:
-        self._deltas.put(delta)
-        wake = self._wake  # read once: the reader's thread may clear it meanwhile
-        if wake is None:
-            return
-        try:
-            wake()
-        except RuntimeError:  # the reader's event loop is closed: nobody waits for this row
-            self._wake = None
-            self.cancel()
 
 
 @dataclass

@@ -17,7 +17,8 @@ from typing import Any
 from sqlmodel import Session
 
 from app.config import Settings
-from app.engine.scheduler import Engine, EngineError, EngineStopped
+from app.engine.errors import EngineError, EngineStopped
+from app.engine.scheduler import Engine
 from app.night.context import House, NightError, Stopped
 from app.night.run import TRAINER, run_job
 from storage import jobs, tasks

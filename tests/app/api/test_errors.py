@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.api import errors
-from app.engine.scheduler import ContextOverflow, EngineBusy, EngineError, EngineStopped
+from app.engine.errors import ContextOverflow, EngineBusy, EngineError, EngineStopped
 from storage.errors import Busy, Conflict, Corrupt, Invalid, NoSpace, NotFound, SchemaTooNew
 from tests.app.serving import GRADER, fresh
 

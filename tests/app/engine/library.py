@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from app.engine.sampling import Sampling
-from app.engine.scheduler import Engine, EngineConfig, Stream
+from app.engine.scheduler import Engine, EngineConfig
+from app.engine.stream import Stream
 from app.engine.text import Completion
 from tests.app.engine import rigs
 from trainers.spectral import Basis

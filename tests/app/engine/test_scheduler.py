@@ -12,19 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.engine.scheduler import (  # isort: skip  (before MLX: it sets the platform up)
-    ContextOverflow,
-    Engine,
-    EngineBusy,
-    EngineStopped,
-    Stream,
-)
+from app.engine.scheduler import Engine  # isort: skip  (before MLX: it sets the platform up)
 import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 
+from app.engine.errors import ContextOverflow, EngineBusy, EngineStopped
 from app.engine.sampling import Sampling
+from app.engine.stream import Stream
 from app.engine.text import Completion
 from tests import tiny
 from tests.app.engine import rigs

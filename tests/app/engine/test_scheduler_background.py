@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.engine.scheduler import Engine, EngineStopped, Stream  # isort: skip  (before MLX)
+from app.engine.errors import EngineStopped  # isort: skip  (before MLX)
+from app.engine.scheduler import Engine  # isort: skip  (before MLX)
+from app.engine.stream import Stream  # isort: skip  (before MLX)
 import numpy as np
 import pytest
 

@@ -1,0 +1,93 @@
+"""One user's row: what the engine thread writes and any other thread reads."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from app.engine.batch import Tokens
+from app.engine.sampling import Sampling
+from app.engine.text import Completion, RowText
+
+_END = object()
+
+
+class Stream:
+    """One user's row: its text as it arrives, then its result.
+
+    Iterate it (``for`` or ``async for``, once) or ask for ``result``.
+    """
+
+    def __init__(
+        self, prompt: Tokens, sampling: Sampling, expert: str | None, text: RowText
+    ) -> None:
+        self.prompt = prompt
+        self.sampling = sampling
+        self.expert = expert
+        self.slot = 0
+        self.text = text
+        self._deltas: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._future: Future[Completion] = Future()
+        self._cancel = threading.Event()
+        self._wake: Callable[[], object] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Nobody waits for it any more."""
+        return self._cancel.is_set()
+
+    def cancel(self) -> None:
+        """Stop generating; the result keeps the text so far."""
+        self._cancel.set()
+
+    def emit(self, delta: str) -> None:
+        """Called by the engine thread with new text."""
+        if delta:
+            self._put(delta)
+
+    def finish(self, error: str | None = None) -> None:
+        """Called by the engine thread when the row is over."""
+        if self._future.done():
+            return
+        self._future.set_result(self.text.completion(len(self.prompt), error))
+        self._put(_END)
+
+    def result(self) -> Completion:
+        """Block until the row is over."""
+        return self._future.result()
+
+    def __iter__(self) -> Iterator[str]:
+        while (delta := self._deltas.get()) is not _END:
+            yield delta
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(ready.set)
+        try:
+            while True:
+                while not self._deltas.empty():
+                    delta = self._deltas.get()
+                    if delta is _END:
+                        return
+                    yield delta
+                await ready.wait()
+                ready.clear()
+        finally:
+            # The loop may be gone before the row is: waking it would raise in the engine thread.
+            self._wake = None
+
+    def _put(self, delta: Any) -> None:
+        self._deltas.put(delta)
+        wake = self._wake  # read once: the reader's thread may clear it meanwhile
+        if wake is None:
+            return
+        try:
+            wake()
+        except RuntimeError:  # the reader's event loop is closed: nobody waits for this row
+            self._wake = None
+            self.cancel()
