@@ -197,9 +197,12 @@ class Scoring:
         groups, count, depth = hidden.shape
         hidden = hidden.reshape(-1, depth)
         wanted = mx.array(np.tile(self._targets.ids, groups))[:, None]
-        parts = []
+        parts: list[mx.array] = []
         for start in range(0, hidden.shape[0], _HEAD_ROWS):
-            logits = self._runtime.logits(hidden[start : start + _HEAD_ROWS]).astype(mx.float32)
+            rows = hidden[start : start + _HEAD_ROWS]
+            if parts:  # one after the other: else all are in memory at once
+                rows = mx.depends(rows, parts[-1])
+            logits = self._runtime.logits(rows).astype(mx.float32)
             chosen = mx.take_along_axis(logits, wanted[start : start + _HEAD_ROWS], axis=-1)
             parts.append(chosen[:, 0] - logsumexp(logits))
         return mx.concatenate(parts).reshape(groups, count)
