@@ -179,7 +179,11 @@ class Population:
         size = self._limits.shortlist
         if flat is None or len(flat) < _SHORTLISTED_FROM or size >= self._runtime.vocabulary:
             return None
-        centre = flat.mean(axis=0, keepdims=True)
+        # A candidate that is no number must not spoil the others' normaliser.
+        sound = flat[np.isfinite(flat).all(axis=1)]
+        if len(sound) == 0:
+            return None
+        centre = sound.mean(axis=0, keepdims=True)
         with mx.stream(self._lanes[0]):
             return make_shortlist(self._runtime, trunk, centre, references, size)
 

@@ -1,4 +1,4 @@
-"""Tiny models, built once for all tests of the engine."""
+"""Tiny models, built once for all tests of the engine; Hypothesis without deadlines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from app.engine.batch import Runtime
 from app.engine.scheduler import Engine
@@ -15,6 +16,10 @@ from tests import tiny
 from tests.app.engine import rigs
 from tests.app.engine.library import Library, started
 from trainers.spectral import Basis
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("engine", deadline=None)
+settings.load_profile("engine")
 
 
 @pytest.fixture(scope="session")
