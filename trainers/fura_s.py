@@ -233,9 +233,9 @@ def train(
     """
     if prompt_count < 1:
         raise ValueError("there are no training prompts")
-    if state.iteration == 0 and config.whitening:
-        state.scale = whitened(evaluator.energies(state.theta), config.whitening)
     while (reason := _finished(config, state) or should_stop()) is None:
+        if state.iteration == 0 and config.whitening:
+            state.scale = whitened(evaluator.energies(state.theta), config.whitening)
         progress = step(config, state, prompt_count, evaluator, layers)
         on_iteration(state, progress)
     return reason

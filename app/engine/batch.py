@@ -82,12 +82,12 @@ class Runtime:
         batch.layout.end()
         return self._inner.norm(hidden) if batch.span.stop == self.layers else hidden
 
-    def measured(self, batch: Batch, hidden: mx.array, weights: mx.array) -> Meter:
-        """The energies of ``run`` over the positions with weight 1; lazy."""
-        self._selection.meter = Meter(weights)
+    def measured(self, batch: Batch, tokens: Tokens, weights: mx.array) -> dict[str, mx.array]:
+        """Matrix name -> (n, b) energies of ``forward`` summed over positions of weight 1; lazy."""
+        meter = self._selection.meter = Meter(weights)
         try:
-            self.run(batch, hidden)
-            return self._selection.meter
+            self.forward(batch, tokens)
+            return meter.sums
         finally:
             self._selection.meter = None
 
@@ -96,7 +96,8 @@ class Runtime:
         parts = []
         for name in self.coordinates.sizes:
             energy = np.array(sums[name], dtype=np.float64) * self._singular_values[name] ** 2
-            parts.append((energy / max(energy.mean(), 1e-30)).reshape(-1))
+            with np.errstate(invalid="ignore"):  # not finite under a broken expert, and stays so
+                parts.append((energy / max(energy.mean(), 1e-30)).reshape(-1))
         return np.concatenate(parts).astype(np.float32)
 
     def head_rows(self, ids: mx.array) -> mx.array:

@@ -76,7 +76,8 @@ class Meter:
 
     def add(self, name: str, spectrum: mx.array) -> None:
         """(n, M, b) projections of one matrix's input."""
-        self.sums[name] = (spectrum * spectrum * self._weights).sum(axis=1)
+        exact = spectrum.astype(mx.float32)  # squares of fp16 would overflow from 256 on
+        self.sums[name] = (exact * exact * self._weights).sum(axis=1)
 
 
 class Selection:

@@ -136,27 +136,28 @@ class Population:
         ``flat``: the one expert (1, total) to measure under, or the base.
         """
         count_candidates(flat, texts)
-        runtime = self._runtime
-        edits = runtime.edits(None if flat is None else mx.array(flat))
+        edits = self._runtime.edits(None if flat is None else mx.array(flat))
         split = common_prefix(texts)
-        tokens, pad = right_aligned([text[split:] for text in texts])
-        counted = (np.arange(tokens.shape[1])[None, :] >= pad[:, None]).reshape(-1)
-        sums: list[dict[str, mx.array]] = []
-        with mx.stream(self._lanes[0]):
-            before = None
-            if split:
+        total: dict[str, mx.array] = {}
+        before = None
+        if split:
+            with mx.stream(self._lanes[0]):
                 start = np.zeros(1, dtype=np.int32)
-                shared = Batch.fresh(runtime, 1, start, split, edits)
-                prefix = runtime.embed(texts[0][None, :split])
-                sums.append(runtime.measured(shared, prefix, mx.ones(split)).sums)
+                shared = Batch.fresh(self._runtime, 1, start, split, edits)
+                total = self._runtime.measured(shared, texts[0][None, :split], mx.ones(split))
                 before = shared.filled()
-            own = Batch.fresh(runtime, 1, pad, tokens.shape[1], edits, before)
-            weights = mx.array(counted.astype(np.float32))
-            sums.append(runtime.measured(own, runtime.embed(tokens), weights).sums)
-            total = sums[-1] if len(sums) == 1 else _added(*sums)
-        mx.eval(total)
-        yield
-        return runtime.relative_energies(total)
+        own = [text[split:] for text in texts]
+        rows = max(1, self._limits.step_tokens // max(len(text) for text in own))
+        for at in range(0, len(own), rows):
+            tokens, pad = right_aligned(own[at : at + rows])
+            counted = np.arange(tokens.shape[1])[None, :] >= pad[:, None]
+            with mx.stream(self._lanes[0]):
+                batch = Batch.fresh(self._runtime, 1, pad, tokens.shape[1], edits, before)
+                weights = mx.array(counted.reshape(-1).astype(np.float32))
+                total = _added(total, self._runtime.measured(batch, tokens, weights))
+            mx.eval(total)
+            yield
+        return self._runtime.relative_energies(total)
 
     def _trunk(
         self, flat: FloatArray | None, prefix: Tokens, inputs: Sequence[Tokens], first: int
@@ -199,5 +200,5 @@ class Population:
         return Generation(self._runtime, self._decode, work, prompts, split, lane, sampling, step)
 
 
-def _added(a: dict[str, mx.array], b: dict[str, mx.array]) -> dict[str, mx.array]:
-    return {name: a[name] + b[name] for name in a}
+def _added(total: dict[str, mx.array], more: dict[str, mx.array]) -> dict[str, mx.array]:
+    return {name: total[name] + part if total else part for name, part in more.items()}

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from app.engine.sampling import Sampling
 from app.engine.text import Completion
+from app.night.context import NoExpert
 from app.night.data import Prompt
 from trainers.fura_s import Scores
 from verifiers import Grade, Grader, Sample
@@ -91,10 +92,21 @@ class Evaluator:
         return Scores(score=score, passed=passed, tokens=tokens)
 
     def energies(self, theta: FloatArray) -> FloatArray:
-        """Relative energy of each coordinate, (D,), on the first training prompts and answers."""
+        """Relative energy of each coordinate, (D,), on the first training prompts and answers.
+
+        Raises NoExpert if they are not finite.
+        """
         self._check()
         texts = [p.tokens + (p.reference or ()) for p in self._prompts[:ENERGY_TEXTS]]
-        return self._engine.energies(theta[None], texts)
+        energies = self._engine.energies(theta[None], texts)
+        if not np.isfinite(energies).all():
+            raise NoExpert(
+                "diverged",
+                "With the active version, from which training goes on, the model's hidden states"
+                " are not finite. Activate another version.",
+                {},
+            )
+        return energies
 
     def likelihood(
         self, candidates: FloatArray, prompts: Sequence[int], first: int = 0

@@ -142,7 +142,7 @@ def test_every_seed_holds_out_enough_commands_of_every_intent(seed: int) -> None
 
 
 def test_the_grader_and_the_training_settings_are_accepted_by_their_owners() -> None:
-    from trainers.fura_s import FuraSConfig
+    from trainers.state import FuraSConfig
 
     build(demo.GRADER)
     FuraSConfig.model_validate(demo.TRAINING)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainers.fura_s import FuraSConfig, Progress, Scores, State, train
+from trainers.fura_s import Progress, Scores, train
+from trainers.state import FuraSConfig, State
 
 SIZE, PROMPTS = 24, 12
 OPTIMUM = np.random.default_rng(0).standard_normal(SIZE).astype(np.float32) / math.sqrt(SIZE)
@@ -23,7 +24,8 @@ def config(**changes) -> FuraSConfig:
         "momentum": 0.3,
         "shaping": "zscore",
         "fitness": "score",
-        "warm_until": 0.5,
+        "depths": (1.0,),
+        "whitening": 0.0,
         "iterations": 12,
         "minutes": None,
         "probe_every": 3,
@@ -45,6 +47,10 @@ class Landscape:
         self.levels = rng.uniform(0, level, PROMPTS)
         self.noise_level = noise_level
         self.calls: list[str] = []
+
+    def energies(self, theta):
+        self.calls.append("energies")
+        return np.linspace(0.0, 2.0, theta.size, dtype=np.float32)
 
     def likelihood(self, candidates, prompts: Sequence[int], first: int):
         self.calls.append("likelihood")

@@ -8,16 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trainers.fura_s import (
-    FuraSConfig,
-    State,
-    candidates,
-    centred,
-    draw_prompts,
-    noise,
-    shaped,
-    update,
-)
+from trainers.fura_s import candidates, centred, draw_prompts, noise, shaped, update, whitened
+from trainers.state import FuraSConfig, State
 
 SEEDS = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**31, 2**32, 2**63 - 1, 2**63])
 ITERATIONS = st.integers(0, 100_000)
@@ -159,6 +151,39 @@ def test_candidates_lie_antithetically_around_theta():
         step = np.float32(0.05) * eps[i]
         assert (population[i] == theta + step).all()
         assert (population[3 + i] == theta - step).all()
+
+
+# --- whitening
+
+
+@given(
+    st.lists(st.floats(0, 1e4, width=32), min_size=1, max_size=30),
+    st.sampled_from([0.25, 0.5, 1.0]),
+)
+@settings(deadline=None)
+def test_whitened_noise_equals_the_formula_and_has_root_mean_square_1(energies, exponent):
+    scale = whitened(np.array(energies, dtype=np.float32), exponent)
+    raw = [1 / math.sqrt((energy + 0.01) ** exponent) for energy in energies]
+    size = math.sqrt(math.fsum(r * r for r in raw) / len(raw))
+    assert scale.dtype == np.float32
+    np.testing.assert_allclose(scale, [r / size for r in raw], rtol=1e-5)
+    assert math.fsum(float(s) ** 2 for s in scale) / len(raw) == pytest.approx(1, rel=1e-5)
+
+
+def test_full_whitening_gives_every_strong_coordinate_the_same_energy():
+    energies = np.array([1, 4, 100, 10_000], dtype=np.float32)
+    passed = whitened(energies, 1.0) ** 2 * energies
+    np.testing.assert_allclose(passed, passed.mean(), rtol=0.02)
+
+
+def test_equal_energies_leave_the_noise_isotropic():
+    np.testing.assert_allclose(whitened(np.full(9, 0.3, dtype=np.float32), 0.5), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [-1e-6, math.nan, math.inf, -math.inf])
+def test_energies_that_are_negative_or_no_numbers_are_refused(bad):
+    with pytest.raises(ValueError, match="energies"):
+        whitened(np.array([1, bad, 2], dtype=np.float32), 0.5)
 
 
 # --- equation (2)

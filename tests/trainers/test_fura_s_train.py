@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainers.landscapes import (
+    OPTIMUM,
     PROMPTS,
     SIZE,
     Landscape,
@@ -18,7 +19,8 @@ from tests.trainers.landscapes import (
     run,
     stored,
 )
-from trainers.fura_s import Scores, State, draw_depth, draw_prompts, noise, step, train
+from trainers.fura_s import Scores, draw_depth, draw_prompts, noise, step, train, whitened
+from trainers.state import State
 
 
 def without_clock(state: State) -> list[object]:
@@ -129,11 +131,16 @@ def test_a_flat_part_of_a_mix_adds_nothing():
     st.integers(0, 12),
     st.sampled_from(["score", "likelihood", "mix", "auto"]),
     st.sampled_from(["zscore", "ranks"]),
+    st.sampled_from([0.0, 0.5, 1.0]),
     st.integers(0, 2**63 - 1),
 )
 @settings(deadline=None, max_examples=40)
-def test_a_run_stopped_anywhere_and_resumed_ends_bit_for_bit_the_same(k, fitness, shaping, seed):
-    settings_ = config(fitness=fitness, shaping=shaping, lr=0.3)
+def test_a_run_stopped_anywhere_and_resumed_ends_bit_for_bit_the_same(
+    k, fitness, shaping, whitening, seed
+):
+    settings_ = config(
+        fitness=fitness, shaping=shaping, whitening=whitening, lr=0.3, depths=(0.5, 1.0)
+    )
     landscape = Landscape(spread=0.1, level=1.0, noise_level=0.02)
     reason, whole, progress = run(settings_, landscape, seed)
     assert reason == "iterations"
@@ -208,33 +215,76 @@ def test_a_chosen_fitness_is_kept(fitness, calls):
     assert not state.warm
 
 
+# --- depth
+
+
 class Watched(Landscape):
-    """Notes in which coordinates the candidates differ, and the first layer it is told."""
+    """Keeps the candidates of every evaluation that is no probe, and the first layer it is told."""
 
     def __init__(self):
         super().__init__()
-        self.seen = []
+        self.seen: list[tuple[int | None, np.ndarray]] = []
+
+    def scores(self, candidates, prompts):
+        if len(candidates) > 1:
+            self.seen.append((None, candidates))
+        reward, tokens = super().likelihood(candidates, prompts, 0)
+        return Scores(np.exp(reward), reward > -0.4, tokens)
 
     def likelihood(self, candidates, prompts, first):
-        differ = np.flatnonzero((candidates != candidates[0]).any(axis=0))
-        if len(candidates) > 1:  # not a probe
-            self.seen.append((first, int(differ.min())))
+        self.seen.append((first, candidates))
         return super().likelihood(candidates, prompts, first)
 
 
-def test_an_iteration_changes_only_the_layers_from_the_first_it_names():
-    settings_ = config(fitness="likelihood", depths=(0.25, 0.5, 1.0), iterations=40, momentum=0.0)
+@pytest.mark.parametrize("fitness", ["score", "likelihood", "mix"])
+def test_an_iteration_changes_only_the_layers_from_the_first_it_names(fitness):
+    settings_ = config(fitness=fitness, depths=(0.25, 0.5, 1.0), iterations=40, momentum=0.0)
     watched = Watched()
     state = State.fresh(settings_, 3, SIZE)
+    firsts = set()
     for _ in range(40):
         before = state.theta.copy()
+        watched.seen.clear()
         progress = step(settings_, state, PROMPTS, watched, 4)
-        first, differ = watched.seen[-1]
-        assert differ == first * (SIZE // 4)
-        assert progress.depth == 4 - first
-        assert (state.theta[:differ] == before[:differ]).all()
-        assert (state.theta[differ:] != before[differ:]).any()
-    assert {first for first, _ in watched.seen} == {0, 2, 3}
+        first = 4 - progress.depth
+        start = first * (SIZE // 4)
+        assert {told for told, _ in watched.seen} <= {None, first}
+        for _, population in watched.seen:
+            assert (population[:, :start] == before[:start]).all()
+            assert (population[:, start:] != population[0, start:]).any(axis=0).all()
+        assert (state.theta[:start] == before[:start]).all()
+        assert (state.theta[start:] != before[start:]).all()
+        firsts.add(first)
+    assert firsts == {0, 2, 3}
+
+
+@pytest.mark.parametrize("fitness", ["score", "likelihood", "mix"])
+def test_the_size_of_a_change_does_not_depend_on_the_depth(fitness):
+    """sigma and lr grow by sqrt(layers / depth), written out for one layer of four."""
+    settings_ = config(fitness=fitness, depths=(0.25,), momentum=0.0)
+    watched = Watched()
+    state = State.fresh(settings_, 3, SIZE)
+    step(settings_, state, PROMPTS, watched, 4)
+
+    prompts, start = draw_prompts(3, 0, 4, PROMPTS), 3 * SIZE // 4
+    eps = np.zeros((8, SIZE))
+    for pair in range(8):
+        eps[pair, start:] = noise(3, 0, pair, SIZE - start)
+    signed = np.concatenate([eps, -eps])
+    np.testing.assert_allclose(watched.seen[0][1], 0.05 * 2 * signed, rtol=1e-5)
+
+    population = (0.05 * 2 * signed).astype(np.float32)
+    parts = []
+    if fitness != "likelihood":
+        parts.append((0.7, Landscape().scores(population, prompts).score))
+    if fitness != "score":
+        parts.append((0.3, Landscape().likelihood(population, prompts, 0)[0]))
+    total = np.zeros(16)
+    for weight, reward in parts:
+        mean = reward.astype(np.float64).mean(axis=1)
+        total += weight * (mean - mean.mean()) / mean.std()
+    wanted = 0.1 * 2 * (total / total.std()) @ signed / 16
+    np.testing.assert_allclose(state.theta, wanted, atol=1e-5)
 
 
 def test_depths_are_drawn_in_inverse_proportion_to_their_cost():
@@ -245,8 +295,95 @@ def test_depths_are_drawn_in_inverse_proportion_to_their_cost():
     assert drawn[:50] == [draw_depth(7, iteration, (0.1, 0.2, 0.7), 10) for iteration in range(50)]
 
 
-def test_the_verifiers_score_changes_all_layers():
-    progress = step(
-        config(fitness="score"), State.fresh(config(), 3, SIZE), PROMPTS, Landscape(), 4
-    )
-    assert progress.depth == 4
+# --- whitening
+
+
+def test_candidates_spread_by_sigma_times_scale_in_every_coordinate():
+    settings_ = config(fitness="likelihood", population=512, whitening=0.5, iterations=1)
+    watched = Watched()
+    _, state, _ = run(settings_, watched)
+    scale = whitened(watched.energies(np.zeros(SIZE)), 0.5)
+    assert (state.scale == scale).all()
+    assert scale.max() > 2 * scale.min()
+    [(_, population)] = watched.seen
+    drawn = np.stack([noise(1, 0, pair, SIZE) for pair in range(256)])
+    np.testing.assert_allclose(population[:256], 0.05 * scale * drawn, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(population.std(axis=0) / scale, 0.05, rtol=0.2)
+
+
+def test_whitened_noise_is_that_of_the_changed_layers_own_coordinates():
+    settings_ = config(fitness="likelihood", whitening=1.0, depths=(0.5,), iterations=1)
+    watched = Watched()
+    state = State.fresh(settings_, 1, SIZE)
+    train(settings_, state, PROMPTS, watched, lambda *_: None, never, 4)
+    half = SIZE // 2
+    drawn = np.stack([noise(1, 0, pair, half) for pair in range(8)])
+    wanted = 0.05 * np.sqrt(2) * state.scale[half:] * drawn
+    np.testing.assert_allclose(watched.seen[0][1][:8, half:], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("whitening", "times"), [(0.0, 0), (0.5, 1)])
+def test_energies_are_measured_once_before_the_first_iteration(whitening, times):
+    settings_, landscape = config(fitness="score", whitening=whitening), Landscape()
+    run(settings_, landscape)
+    assert landscape.calls == ["energies"] * times + ["scores"] * 12
+
+
+def test_energies_are_measured_under_the_expert_that_training_starts_from():
+    class Asked(Landscape):
+        def energies(self, theta):
+            self.theta = theta.copy()
+            return super().energies(theta)
+
+    asked, start = Asked(), np.linspace(-1, 1, SIZE, dtype=np.float32)
+    state = State.fresh(config(whitening=0.5), 1, SIZE)
+    state.theta = start.copy()
+    run(config(whitening=0.5), asked, state=state)
+    assert (asked.theta == start).all()
+
+
+def test_a_run_that_goes_on_keeps_its_scale_and_measures_nothing():
+    settings_ = config(fitness="score", whitening=0.5, iterations=6)
+    state = run(config(fitness="score", whitening=0.5, iterations=3), Landscape())[1]
+    landscape = Landscape()
+    resumed = run(settings_, landscape, state=State.unpack(stored(state)))[1]
+    assert landscape.calls == ["scores"] * 3
+    assert resumed.scale.tobytes() == state.scale.tobytes()
+
+
+def test_energies_that_are_no_numbers_end_the_run_before_it_begins():
+    class Broken(Landscape):
+        def energies(self, theta):
+            return np.full_like(theta, np.nan)
+
+    broken, state = Broken(), State.fresh(config(), 1, SIZE)
+    with pytest.raises(ValueError, match="energies"):
+        run(config(whitening=0.5), broken, state=state)
+    assert broken.calls == []
+    assert state.iteration == 0
+
+
+class Uneven(Landscape):
+    """A coordinate's curvature is its energy, and most of it is in few coordinates."""
+
+    curvature = np.geomspace(30, 0.003, SIZE).astype(np.float32)
+
+    def energies(self, theta):
+        return self.curvature / self.curvature.mean()
+
+    def likelihood(self, candidates, prompts, first):
+        self.calls.append("likelihood")
+        loss = (self.curvature * (candidates - OPTIMUM) ** 2).sum(axis=1)
+        return np.repeat(-loss[:, None], len(prompts), axis=1), 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whitening_learns_more_where_few_coordinates_carry_most(seed):
+    losses = []
+    for whitening in (0.0, 0.5):
+        settings_ = config(
+            fitness="likelihood", whitening=whitening, momentum=0.0, iterations=60, lr_end=0.05
+        )
+        _, state, _ = run(settings_, Uneven(), seed)
+        losses.append(-Uneven().likelihood(state.theta[None], [0], 0)[0].item())
+    assert losses[1] < losses[0] / 2

@@ -15,7 +15,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from app.engine.basis import dequantised
-from app.engine.layers import Edits, Selection, SlotLinear, install, matrices
+from app.engine.layers import Edits, Meter, Selection, SlotLinear, install, matrices
 from app.engine.maths import swiglu
 from tests import tiny
 from tests.app.engine import rigs
@@ -195,3 +195,30 @@ def test_attention_without_a_key_value_store_is_refused(
     runtime, _ = runtimes("llama")
     with pytest.raises(ValueError, match="key-value store"):
         models.inner(runtime.model.module)(mx.array([[5, 6]]))
+
+
+@pytest.mark.parametrize("kind", BASIS_KINDS)
+def test_a_meter_sums_the_squared_projections_of_the_positions_that_count(
+    kind: BasisKind,
+) -> None:
+    rig = Rig(64, 96, "dense", kind)
+    x = rig.inputs(2)
+    rig.selection.meter = meter = Meter(mx.array([0.0, 1, 1, 1, 0, 1]))
+    got = rig.run(x, None)
+    counted = x.reshape(6, 96)[[1, 2, 3, 5]].astype(np.float64)
+    n, b = rig.shape
+    for j in range(n):
+        v = np.eye(b) if rig.basis.vectors is None else rig.basis.vectors[j]
+        expected = ((counted[:, j * b : (j + 1) * b] @ v) ** 2).sum(axis=0)
+        np.testing.assert_allclose(np.array(meter.sums["m"])[j], expected, rtol=1e-4)
+    rig.selection.meter = None
+    assert got.tobytes() == rig.run(x, None).tobytes()
+
+
+def test_a_meter_of_half_precision_inputs_does_not_overflow() -> None:
+    rig = Rig(64, 96, "dense", "channel")
+    x = mx.array(1000 * rig.inputs(2)).astype(mx.float16)
+    rig.selection.meter = meter = Meter(mx.ones(6))
+    rig.layer(x)
+    expected = (np.array(x, dtype=np.float64).reshape(6, 96) ** 2).sum(axis=0)
+    np.testing.assert_allclose(np.array(meter.sums["m"]).reshape(-1), expected, rtol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from app.night.checkpoint import Plan, RunFolder, Trained
 from app.night.data import Choice
 from storage.errors import Corrupt
-from trainers.fura_s import FuraSConfig, State
+from trainers.state import FuraSConfig, State
 
 PLAN = Plan(Choice(("ep_1", "ep_2"), ("ep_3",)), parent=None, fingerprint="f" * 64)
 

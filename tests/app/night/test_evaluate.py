@@ -5,8 +5,9 @@ import pytest
 
 import verifiers
 from app.engine.sampling import Sampling
+from app.night.context import NoExpert
 from app.night.data import Prompt
-from app.night.evaluate import Evaluator
+from app.night.evaluate import ENERGY_TEXTS, Evaluator
 from tests.app.night import nights
 from verifiers import Sample
 
@@ -119,6 +120,29 @@ def test_likelihood_without_any_reference_does_not_ask_the_engine(engine, prompt
     assert tokens == 0
 
 
+def test_energies_are_those_of_prompts_with_their_right_answers(engine, prompts, candidates):
+    mixed = [without(p, reference=None) if i % 2 else p for i, p in enumerate(prompts)]
+    energies = Evaluator(engine, GRADER, mixed, TOKENS).energies(candidates[1])
+    texts = [p.tokens if i % 2 else p.tokens + p.reference for i, p in enumerate(prompts)]
+    wanted = engine.energies(candidates[1:2], texts)
+    assert energies.shape == (engine.coordinates.total,)
+    assert np.array_equal(energies, wanted)
+    assert not np.allclose(energies, engine.energies(None, texts), rtol=1e-3)
+
+
+def test_energies_of_many_prompts_are_measured_on_the_first(engine, prompts, candidates):
+    many = [prompts[number % 2] for number in range(ENERGY_TEXTS)] + prompts[2:]
+    first = Evaluator(engine, GRADER, many[:ENERGY_TEXTS], TOKENS).energies(candidates[0])
+    assert np.array_equal(Evaluator(engine, GRADER, many, TOKENS).energies(candidates[0]), first)
+
+
+def test_energies_that_are_not_finite_end_the_night_with_the_reason(engine, prompts, candidates):
+    candidates[0] = 3e38
+    with pytest.raises(NoExpert, match="not finite") as end:
+        Evaluator(engine, GRADER, prompts, TOKENS).energies(candidates[0])
+    assert end.value.reason == "diverged"
+
+
 def test_the_check_comes_before_each_use_of_the_engine(engine, prompts, candidates):
     class Stop(Exception):
         pass
@@ -131,4 +155,6 @@ def test_the_check_comes_before_each_use_of_the_engine(engine, prompts, candidat
         evaluator.scores(candidates, [0])
     with pytest.raises(Stop):
         evaluator.likelihood(candidates, [0])
+    with pytest.raises(Stop):
+        evaluator.energies(candidates[0])
     assert evaluator.graded == 0

@@ -13,7 +13,7 @@ from storage.errors import Conflict, NoSpace, NotFound
 from storage.tables import JobStatus
 from tests.app.night import nights
 from tests.app.night.nights import CONFIG, TASK, Watch, job_of
-from trainers.fura_s import FuraSConfig
+from trainers.state import FuraSConfig
 
 
 class Held(Engine):

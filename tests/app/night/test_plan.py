@@ -4,7 +4,7 @@ import pytest
 
 from app.night.data import Prompt
 from app.night.plan import training_config, training_set
-from trainers.fura_s import FuraSConfig
+from trainers.state import FuraSConfig
 
 WITH = Prompt("ep_1", (1, 2), {}, None, reference=(3, 2))
 WITHOUT = Prompt("ep_2", (1, 2), {}, None, reference=None)

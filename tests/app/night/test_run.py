@@ -14,7 +14,7 @@ from storage.experts import DataSnapshot, Manifest
 from storage.tables import JobStatus, VersionState
 from tests.app.night import nights
 from tests.app.night.nights import ANSWER, COUNT, TASK, never, ready, training_prompts
-from trainers.fura_s import FuraSConfig
+from trainers.state import FuraSConfig
 
 
 def run(house, **config):
@@ -336,9 +336,18 @@ def test_episodes_most_of_which_cannot_be_graded(house):
 def test_answers_most_of_which_cannot_be_graded_end_the_training(house):
     ready(house)
     publish_by_hand(house, 3e38)
-    outcome = outcome_without_expert(house, fitness="score")
+    outcome = outcome_without_expert(house, fitness="score", whitening=0)
     assert outcome["reason"] == "too_many_errored"
     assert "finite" in outcome["message"]
+
+
+@pytest.mark.parametrize("fitness", ["score", "likelihood"])
+def test_an_active_version_under_which_no_energy_can_be_measured_has_diverged(house, fitness):
+    ready(house)
+    publish_by_hand(house, 3e38)
+    outcome = outcome_without_expert(house, fitness=fitness)
+    assert outcome["reason"] == "diverged"
+    assert "active version" in outcome["message"]
 
 
 def test_an_expert_too_large_to_be_stored_has_diverged(house):

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
-from trainers.fura_s import FuraSConfig, State
+from trainers.state import FuraSConfig, State
 
 SEEDS = st.integers(0, 2**64 - 1) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1])
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @given(
-    st.integers(0, 20).flatmap(lambda n: arrays(np.float32, (2, n), elements=FLOATS)),
+    st.integers(0, 20).flatmap(lambda n: arrays(np.float32, (3, n), elements=FLOATS)),
     SEEDS,
     st.tuples(st.booleans(), st.floats(), st.floats(), st.floats(), st.floats(0, 1e9)),
     st.lists(st.integers(0, 10**9), min_size=4, max_size=4),
@@ -29,6 +29,7 @@ def test_unpack_is_the_exact_inverse_of_pack(vectors, seed, values, counts):
     state = State(
         theta=vectors[0],
         velocity=vectors[1],
+        scale=vectors[2],
         seed=seed,
         iteration=iteration,
         warm=warm,
@@ -41,9 +42,9 @@ def test_unpack_is_the_exact_inverse_of_pack(vectors, seed, values, counts):
         best_at=best_at,
     )
     again = State.unpack(state.pack())
-    assert again.theta.tobytes() == state.theta.tobytes()
-    assert again.velocity.tobytes() == state.velocity.tobytes()
-    for name in vars(state).keys() - {"theta", "velocity"}:
+    for name in ("theta", "velocity", "scale"):
+        assert getattr(again, name).tobytes() == getattr(state, name).tobytes()
+    for name in vars(state).keys() - {"theta", "velocity", "scale"}:
         found, wanted = getattr(again, name), getattr(state, name)
         assert type(found) is type(wanted)
         assert found == wanted or (math.isnan(found) and math.isnan(wanted))
@@ -64,11 +65,14 @@ def meta(**changes) -> np.ndarray:
     [
         damaged(theta=np.zeros(4, np.float32)),
         damaged(velocity=np.zeros(2, np.float32)),
-        damaged(theta=np.zeros((3, 1), np.float32), velocity=np.zeros((3, 1), np.float32)),
+        damaged(scale=np.zeros(4, np.float32)),
+        damaged(**dict.fromkeys(("theta", "velocity", "scale"), np.zeros((3, 1), np.float32))),
         damaged(theta=np.zeros(3, np.float64)),
         damaged(velocity=np.zeros(3, np.int32)),
         damaged(theta=np.array([0, np.nan, 0], np.float32)),
         damaged(velocity=np.array([0, np.inf, 0], np.float32)),
+        damaged(scale=np.ones(3, np.float64)),
+        damaged(scale=np.array([1, np.nan, 1], np.float32)),
         damaged(meta=np.frombuffer(b"[]", np.uint8)),
         damaged(meta=np.frombuffer(b"{", np.uint8)),
         damaged(meta=np.frombuffer(b"\xff", np.uint8)),
@@ -80,11 +84,23 @@ def meta(**changes) -> np.ndarray:
         damaged(meta=meta(another=1)),
         {},
         {name: array for name, array in damaged().items() if name != "velocity"},
+        {name: array for name, array in damaged().items() if name != "scale"},
     ],
 )
 def test_a_damaged_state_is_refused(arrays_):
     with pytest.raises((KeyError, ValueError)):
         State.unpack(arrays_)
+
+
+def test_a_fresh_run_starts_at_the_base_with_isotropic_noise():
+    state = State.fresh(FuraSConfig(), 7, 5)
+    for name, value in (("theta", 0), ("velocity", 0), ("scale", 1)):
+        vector = getattr(state, name)
+        assert vector.dtype == np.float32
+        assert vector.tolist() == [value] * 5
+    assert (state.seed, state.iteration, state.best_at) == (7, 0, 0)
+    for fitness in ("auto", "score", "likelihood", "mix"):
+        assert State.fresh(FuraSConfig(fitness=fitness), 7, 5).warm == (fitness == "auto")
 
 
 # --- config
@@ -102,13 +118,14 @@ def test_a_damaged_state_is_refused(arrays_):
         ("shaping", ["rank", None]),
         ("fitness", ["reward", ""]),
         ("depths", [[], [0.0], [1.5], [0.1] * 9]),
-        ("warm_until", [-0.1, 1.1]),
+        ("whitening", [-0.1, 1.1, math.nan]),
         ("iterations", [0, 100_001]),
         ("minutes", [0, -1, math.nan, math.inf]),
         ("max_tokens", [0, 4097]),
         ("probe_every", [0]),
         ("patience", [0]),
         ("learning_rate", [0.1]),
+        ("warm_until", [0.5]),
     ],
 )
 def test_config_refuses_what_is_out_of_range_or_unknown(field, values):

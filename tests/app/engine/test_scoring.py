@@ -1,0 +1,144 @@
+"""The shortlisted normaliser of a population's likelihood against its definition in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.engine.rollout import Population  # isort: skip  (before MLX: it sets the platform up)
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from app.engine.batch import Runtime
+from app.engine.work import RolloutLimits
+from tests.app.engine import rigs
+from tests.tiny import VOCAB
+from trainers.spectral import Basis
+
+Runtimes = Callable[[str], tuple[Runtime, Basis]]
+Logits = list[list[npt.NDArray[np.float64]]]  # [candidate][prompt] -> (reference tokens, VOCAB)
+COUNT = 9  # candidates: one more than need be for a shortlist
+PROMPTS = rigs.prompts_of([13, 9, 11], 4)
+REFERENCES = rigs.prompts_of([3, 1, 5], seed=9)
+
+
+@pytest.fixture(scope="module")
+def llama(runtimes: Runtimes) -> tuple[Runtime, Basis]:
+    return runtimes("llama")
+
+
+@pytest.fixture(scope="module")
+def flat(llama: tuple[Runtime, Basis]) -> rigs.FloatArray:
+    return rigs.experts(llama[1], COUNT, scale=0.1)
+
+
+@pytest.fixture(scope="module")
+def logits(
+    llama: tuple[Runtime, Basis], flat: rigs.FloatArray, folder_of: Callable[[str], Path]
+) -> Logits:
+    """What mlx-lm's edited models predict where the references stand; the last is the centre's."""
+    centre = flat.astype(np.float64).mean(axis=0).astype(np.float32)
+    lines = []
+    for expert in [*flat, centre]:
+        module: Any = rigs.edited(folder_of("llama"), llama[1], expert)
+        line = []
+        for prompt, reference in zip(PROMPTS, REFERENCES, strict=True):
+            whole = rigs.logits_of(module, np.concatenate([prompt, reference]))
+            line.append(whole[len(prompt) - 1 : -1].astype(np.float64))
+        lines.append(line)
+    return lines
+
+
+def truncated(logits: Logits, size: int) -> npt.NDArray[np.float64]:
+    """(COUNT, prompts): the normaliser sums over the centre's ``size`` best and the reference."""
+    result = np.zeros((COUNT, len(PROMPTS)))
+    for column, reference in enumerate(REFERENCES):
+        for candidate in range(COUNT):
+            logp = []
+            for at, token in enumerate(reference):
+                order = np.argsort(-logits[COUNT][column][at])
+                kept = [int(token), *[int(i) for i in order if i != token][:size]]
+                own = logits[candidate][column][at]
+                logp.append(own[token] - np.log(np.exp(own[kept]).sum()))
+            result[candidate, column] = np.mean(logp)
+    return result
+
+
+def likelihood(
+    runtime: Runtime,
+    flat: rigs.FloatArray | None,
+    size: int,
+    lanes: int = 2,
+    step_tokens: int = 1024,
+    first: int = 0,
+) -> rigs.FloatArray:
+    streams = [mx.new_stream(mx.default_device()) for _ in range(lanes)]
+    limits = RolloutLimits(shortlist=size, step_tokens=step_tokens)
+    steps = Population(runtime, streams, str, limits).likelihood(flat, PROMPTS, REFERENCES, first)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: rigs.FloatArray = stop.value
+            return result
+
+
+@pytest.mark.parametrize("size", [1, 4, 40])
+@pytest.mark.parametrize(("lanes", "step_tokens"), [(1, 1024), (2, 1), (3, 40)])
+def test_a_populations_normaliser_is_that_of_the_centres_best_tokens_and_the_reference(
+    size: int,
+    lanes: int,
+    step_tokens: int,
+    llama: tuple[Runtime, Basis],
+    flat: rigs.FloatArray,
+    logits: Logits,
+) -> None:
+    got = likelihood(llama[0], flat, size, lanes, step_tokens)
+    np.testing.assert_allclose(got, truncated(logits, size), rtol=0, atol=1e-3)
+    # This list is short enough to be told from the whole vocabulary.
+    assert np.abs(got - truncated(logits, VOCAB)).max() > 0.01
+
+
+@pytest.mark.parametrize("size", [VOCAB - 1, VOCAB, 10 * VOCAB])
+def test_a_shortlist_of_the_whole_vocabulary_is_exact(
+    size: int, llama: tuple[Runtime, Basis], flat: rigs.FloatArray, logits: Logits
+) -> None:
+    got = likelihood(llama[0], flat, size)
+    np.testing.assert_allclose(got, truncated(logits, VOCAB), rtol=0, atol=1e-3)
+
+
+def test_few_candidates_are_exact_whatever_the_shortlist(
+    llama: tuple[Runtime, Basis], flat: rigs.FloatArray, logits: Logits
+) -> None:
+    got = likelihood(llama[0], flat[:7], 1)
+    np.testing.assert_allclose(got, truncated(logits, VOCAB)[:7], rtol=0, atol=1e-3)
+
+
+def test_a_shortlist_is_the_same_when_the_shared_layers_run_once(
+    llama: tuple[Runtime, Basis], flat: rigs.FloatArray
+) -> None:
+    same = flat.copy()
+    below = llama[0].first_coordinate(1)
+    same[:, :below] = flat[0, :below]
+    plain = likelihood(llama[0], same, 8)
+    np.testing.assert_allclose(likelihood(llama[0], same, 8, first=1), plain, atol=2e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_broken_candidate_does_not_choose_the_others_shortlist(
+    bad: float, llama: tuple[Runtime, Basis], flat: rigs.FloatArray
+) -> None:
+    broken = np.concatenate([flat, flat[:1]])
+    broken[-1, 17] = bad
+    got = likelihood(llama[0], broken, 8)
+    assert np.isnan(got[-1]).all()
+    np.testing.assert_allclose(got[:-1], likelihood(llama[0], flat, 8), atol=2e-5)
+
+
+def test_a_population_of_broken_candidates_is_all_nan(
+    llama: tuple[Runtime, Basis], flat: rigs.FloatArray
+) -> None:
+    assert np.isnan(likelihood(llama[0], np.full_like(flat, np.nan), 8)).all()
