@@ -12,6 +12,8 @@ from pydantic import (
     model_validator,
 )
 
+from verifiers.values import json_problem
+
 MAX_LISTED = 1000
 MAX_TEXT_CHARS = 1_000_000
 MAX_SEED = 2**63 - 1
@@ -71,9 +73,15 @@ def parsed_arguments(arguments: object) -> object:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments)
+        value = json.loads(arguments)
     except RecursionError as error:
-        raise ValueError("are nested too deeply") from error
+        raise ValueError("is nested too deeply") from error
+    # JSON inside a text: the body's check of its depth has not seen it, and an episode that cannot
+    # be serialised would break every list it is in.
+    problem = json_problem(value)
+    if problem is not None:
+        raise ValueError(problem)
+    return value
 
 
 class MessageFunction(Incoming):

@@ -151,6 +151,21 @@ def test_messages_are_kept_as_templates_take_them(client: Client, task: str) -> 
     assert stored.messages[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
 
 
+@pytest.mark.parametrize("depth", [65, 300, 900, 100_000])
+def test_arguments_nested_inside_a_text_are_bounded_as_a_body_is(
+    client: Client, task: str, depth: int
+) -> None:
+    arguments = '{"a":' * depth + "1" + "}" * depth
+    call = {"id": "c1", "function": {"name": "on", "arguments": arguments}}
+    with pytest.raises(ServiceError) as raised:
+        client.add_episode(
+            episode(task, messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
+        )
+    place = "messages.0.tool_calls.0.function.arguments"
+    assert (raised.value.status, raised.value.param) == (400, place)
+    assert list(client.episodes(task)) == []
+
+
 def test_an_empty_or_overlong_list_is_refused(client: Client, task: str) -> None:
     for episodes in ([], [episode(task)] * 1001):
         with pytest.raises(ServiceError) as raised:
