@@ -43,7 +43,7 @@ class Library:
 
     def wait_held(self) -> None:
         """Returns when the engine's thread is held."""
-        assert self._held.acquire(timeout=60)
+        assert self._held.acquire(timeout=300)
 
     def let_go(self) -> None:
         """Lets the engine's thread go on."""

@@ -21,7 +21,7 @@ from tests.app.engine import rigs
 
 pytestmark = pytest.mark.real_model
 ROOT = Path(__file__).parents[3]
-COUNT, TOKENS = 20, 5
+COUNT, TOKENS = 20, 6
 QUESTIONS = (
     "What is the capital of France?",
     "Write one sentence about owls.",

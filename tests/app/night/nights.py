@@ -180,7 +180,7 @@ class Watch:
     def until(self, true: Callable[[], bool]) -> None:
         """Returns when `true()`; fails after a minute."""
         with self._news:
-            assert self._news.wait_for(true, timeout=60)
+            assert self._news.wait_for(true, timeout=300)
 
     def until_final(self, house: House, *job_ids: str) -> None:
         """Returns when the jobs have ended."""

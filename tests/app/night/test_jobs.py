@@ -37,7 +37,7 @@ class Held(Engine):
 
     def _hold(self):
         self.used.release()
-        assert self.open.wait(timeout=60)
+        assert self.open.wait(timeout=300)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def runner(house, held, watch):
 
 
 def wait_until_used(held):
-    assert held.used.acquire(timeout=60)
+    assert held.used.acquire(timeout=300)
 
 
 def types(house, job_id):
@@ -312,7 +312,7 @@ def test_stopping_interrupts_the_running_job_and_starting_runs_it_to_the_same_by
 
 def watch_stopping(runner):
     """Returns when `stop` has been asked for."""
-    assert runner._stopping.wait(timeout=60)
+    assert runner._stopping.wait(timeout=300)
 
 
 def test_a_job_left_running_by_a_dead_process_is_run_again(house, runner, held, watch):

@@ -118,7 +118,7 @@ def test_a_job_killed_at_any_step_ends_in_the_same_bytes(tmp_path, engine, model
             cwd=ROOT,
             check=False,
             capture_output=True,
-            timeout=60,
+            timeout=300,
         )
         assert child.returncode == -signal.SIGKILL, child.stderr.decode()
     made = []
