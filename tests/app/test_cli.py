@@ -19,7 +19,16 @@ import typer
 from app import cli
 from app.main import listen
 from tests import tiny
-from tests.app.serving import GRADER, JOB, Service, add_expert, episode, fresh
+from tests.app.serving import (
+    GRADER,
+    JOB,
+    Service,
+    add_expert,
+    episode,
+    fresh,
+    serving,
+    settings_of,
+)
 
 COMMAND = [sys.executable, "-m", "app.cli"]
 
@@ -259,19 +268,19 @@ def test_train_watches_the_job_to_its_end(ask: Run, task: str, client: Any) -> N
     assert f"{task}: rejected: " in ask("train", task, *options).out
 
 
-def test_a_night_trains_only_tasks_with_news(ask: Run, client: Any) -> None:
-    for known in client.tasks():
-        client.delete_task(known.name)
-    task = client.create_task(fresh(), GRADER, training=JOB).name
-    assert ask("night", "--json").json == []
-    client.add_episodes([episode(task, n) for n in range(40)])
-    assert [job["task"] for job in ask("night", "--json").json] == [task]
-    assert ask("night").out == "no task has anything new to learn\n"
-    client.add_episode(episode(task, 99))
-    assert [job["task"] for job in ask("night", "--no-wait", "--json").json] == [task]
-    for job in client.jobs(task):
-        for _ in client.job_events(job.id):
-            pass
+def test_a_night_trains_only_tasks_with_news(run: Run, tiny_model: Path, tmp_path: Path) -> None:
+    """On a service of its own: a night trains every task there is."""
+    with serving(settings_of(tmp_path / "data", tiny_model)) as own:
+        place = ("--data-dir", own.parts.settings.data_dir, "--url", own.url)
+        client = own.client
+        task = client.create_task(fresh(), GRADER, training=JOB).name
+        assert run(*place, "night", "--json").json == []
+        client.add_episodes([episode(task, n) for n in range(40)])
+        assert [job["task"] for job in run(*place, "night", "--json").json] == [task]
+        assert run(*place, "night").out == "no task has anything new to learn\n"
+        client.add_episode(episode(task, 99))
+        jobs = run(*place, "night", "--no-wait", "--json").json
+        assert [job["task"] for job in jobs] == [task]
 
 
 def test_installed_models_are_listed_and_broken_ones_named(run: Run, tmp_path: Path) -> None:
