@@ -15,12 +15,25 @@ router = APIRouter(prefix="/graders")
 def build_grader(config: Json) -> tuple[Grader, str]:
     """The grader of a request's configuration and its hash; a mistake in it is the client's."""
     try:
-        return verifiers.build(config), verifiers.grader_hash(config)
+        grader = verifiers.build(config)
+        _refuse_tool_calls(grader.describe(), ())
+        return grader, verifiers.grader_hash(config)
     except GraderConfigError as error:
         param = f"grader.{error.path}" if error.path else "grader"
         raise ApiError(
             400, f"{param}: {error.message}", code="invalid_grader", param=param
         ) from error
+
+
+def _refuse_tool_calls(config: Json, path: tuple[str, ...]) -> None:
+    """Answers reach graders as text: one that reads parsed tool calls would never see any."""
+    if config.get("syntax") == "tools":
+        raise GraderConfigError(
+            ".".join((*path, "syntax")),
+            'tool calls are not parsed from answers yet: use "call" or "json"',
+        )
+    for name, nested in config.get("graders", {}).items():
+        _refuse_tool_calls(nested, (*path, "graders", name))
 
 
 def public(grade: Grade | GradeRow, grader_hash: str) -> GradePublic:

@@ -29,6 +29,14 @@ def test_validation_fills_in_defaults(client: Client) -> None:
             {"type": "multi", "graders": {"a": {"type": "string_check", "operation": 1}}},
             "grader.graders.a.operation",
         ),
+        ({"type": "function_call", "syntax": "tools"}, "grader.syntax"),
+        (
+            {
+                "type": "multi",
+                "graders": {"a": {"type": "function_call", "syntax": "tools"}},
+            },
+            "grader.graders.a.syntax",
+        ),
     ],
 )
 def test_a_mistake_is_named(client: Client, grader: dict[str, object], param: str) -> None:
