@@ -45,7 +45,7 @@ TRAINING: dict[str, Any] = {
     "lr": 0.22,
     "depths": [1 / 15],
     "fitness": "likelihood",
-    "iterations": 84,
+    "iterations": 70,
     "max_tokens": 24,
 }
 ANSWER: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "stop": ["\n"]}

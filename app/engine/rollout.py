@@ -9,6 +9,7 @@ On CPU the groups are divided over the lanes (one MLX stream each), which advanc
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Sequence
 
 import mlx.core as mx
@@ -17,7 +18,15 @@ import numpy as np
 from app.engine.batch import Batch, Runtime, Tokens, right_aligned
 from app.engine.generation import Generation
 from app.engine.sampling import Sampling
-from app.engine.scoring import Scoring, Shortlist, Trunk, make_shortlist, make_trunk
+from app.engine.scoring import (
+    Scoring,
+    Shortlist,
+    Trunk,
+    TrunkPrefix,
+    make_prefix,
+    make_shortlist,
+    make_trunk,
+)
 from app.engine.text import Completion, Decode
 from app.engine.work import (
     FloatArray,
@@ -54,6 +63,8 @@ class Population:
         self._lanes = lanes
         self._decode = decode
         self._limits = limits
+        # The newest trunk's prefix: iterations of one run mostly share it.
+        self._prefix: tuple[tuple[int, bytes, bytes], TrunkPrefix] | None = None
 
     def generate(
         self, flat: FloatArray | None, prompts: Sequence[Tokens], sampling: Sampling
@@ -162,16 +173,20 @@ class Population:
     def _trunk(
         self, flat: FloatArray | None, prefix: Tokens, inputs: Sequence[Tokens], first: int
     ) -> Trunk:
-        edits = None
+        runtime, edits, below = self._runtime, None, b""
         if flat is not None and first:
-            below = self._runtime.first_coordinate(first)
-            if not np.array_equal(
-                flat[:, :below], np.broadcast_to(flat[0, :below], (len(flat), below))
-            ):
+            end = runtime.first_coordinate(first)
+            if (flat[:, :end] != flat[0, :end]).any():
                 raise ValueError(f"the candidates differ below layer {first}")
-            edits = self._runtime.edits(mx.array(flat[:1]))
-        with mx.stream(self._lanes[0]):
-            return make_trunk(self._runtime, edits, prefix, inputs, first)
+            edits = runtime.edits(mx.array(flat[:1]))
+            below = hashlib.sha256(flat[0, :end].tobytes()).digest()
+        key = (first, below, prefix.tobytes())
+        if self._prefix is None or self._prefix[0] != key:
+            with mx.stream(self._lanes[0]):
+                made = make_prefix(runtime, edits, prefix, first)
+            mx.eval(made.hidden, made.layers or [])
+            self._prefix = (key, made)
+        return make_trunk(runtime, edits, self._prefix[1], inputs, first, self._lanes)
 
     def _shortlist(
         self, flat: FloatArray | None, trunk: Trunk, references: Sequence[Tokens]

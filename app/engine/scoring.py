@@ -47,21 +47,51 @@ class Trunk:
     pad: npt.NDArray[np.int32]
 
 
-def make_trunk(
-    runtime: Runtime, edits: Edits | None, prefix: Tokens, rows: Sequence[Tokens], first: int
-) -> Trunk:
-    """Run the layers below ``first`` over the prompts once; lazy."""
-    tokens, pad = right_aligned(rows)
-    below = range(first)
+@dataclass
+class TrunkPrefix:
+    """The common prefix below layer ``first``: the same in every iteration that keeps those layers.
+
+    Attributes:
+        hidden: (1, T, hidden) states that enter layer ``first``.
+        layers: keys and values below it; ``None`` if there is no prefix.
+    """
+
+    hidden: mx.array
+    layers: LayerTensors | None
+
+
+def make_prefix(runtime: Runtime, edits: Edits | None, prefix: Tokens, first: int) -> TrunkPrefix:
+    """Run the layers below ``first`` over the prefix; lazy."""
+    hidden = runtime.embed(prefix[None])
+    if not len(prefix):
+        return TrunkPrefix(hidden, None)
     nothing = np.zeros(1, dtype=np.int32)
-    before: LayerTensors | None = None
-    head = runtime.embed(prefix[None])
-    if len(prefix):
-        shared = Batch.fresh(runtime, 1, nothing, len(prefix), edits, span=below)
-        head = runtime.run(shared, head)
-        before = shared.filled()
-    own = Batch.fresh(runtime, 1, pad, tokens.shape[1], edits, before, span=below)
-    return Trunk(first, head, runtime.run(own, runtime.embed(tokens)), pad)
+    shared = Batch.fresh(runtime, 1, nothing, len(prefix), edits, span=range(first))
+    hidden = runtime.run(shared, hidden)
+    return TrunkPrefix(hidden, shared.filled())
+
+
+def make_trunk(
+    runtime: Runtime,
+    edits: Edits | None,
+    prefix: TrunkPrefix,
+    rows: Sequence[Tokens],
+    first: int,
+    lanes: Sequence[mx.Stream],
+) -> Trunk:
+    """Run the layers below ``first`` over the prompts once, divided over the lanes; lazy."""
+    tokens, pad = right_aligned(rows)
+    parts = []
+    for lane, part in zip(lanes, np.array_split(np.arange(len(rows)), len(lanes)), strict=True):
+        if not len(part):
+            continue
+        with mx.stream(lane):
+            capacity = tokens.shape[1]
+            own = Batch.fresh(
+                runtime, 1, pad[part], capacity, edits, prefix.layers, span=range(first)
+            )
+            parts.append(runtime.run(own, runtime.embed(tokens[part])))
+    return Trunk(first, prefix.hidden, mx.concatenate(parts), pad)
 
 
 def above(
