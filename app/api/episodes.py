@@ -10,13 +10,14 @@ from app.api import graders
 from app.api.errors import ApiError
 from app.api.schemas import EpisodeBody, EpisodeCreate, EpisodePublic
 from app.api.wire import Deleted, Listed
+from app.night.data import grade_draft
 from app.security import Name
 from app.state import Parts, Running
 from storage import episodes, tasks
 from storage.episodes import EpisodeDraft, GradeDraft
 from storage.errors import Conflict, Invalid, NotFound, StorageError
 from storage.tables import Episode, GradeRow
-from verifiers import Grade, Grader, Sample
+from verifiers import Grader, Sample
 
 router = APIRouter(prefix="/episodes")
 
@@ -94,7 +95,7 @@ def _grade_all(parts: Parts, drafts: list[EpisodeCreate], *, listed: bool) -> li
     for draft in drafts:
         grader, digest = built[draft.task]
         grade = grader.grade(Sample(output_text=draft.completion), draft.item)
-        grades.append(_grade_draft(grade, digest))
+        grades.append(grade_draft(grade, digest))
     return grades
 
 
@@ -120,18 +121,6 @@ def _draft(body: EpisodeCreate) -> EpisodeDraft:
         model=body.model,
         client_id=body.client_id,
         idempotency_key=body.idempotency_key,
-    )
-
-
-def _grade_draft(grade: Grade, grader_hash: str) -> GradeDraft:
-    return GradeDraft(
-        grader_hash=grader_hash,
-        status=grade.status.value,
-        score=grade.score,
-        seconds=grade.seconds,
-        subscores=grade.subscores,
-        error_kind=grade.error_kind,
-        error=grade.error,
     )
 
 

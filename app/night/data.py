@@ -175,7 +175,7 @@ def grade_new(database: Database, task: Task, grader: Grader) -> int:
         with database.session() as session:
             for episode_id, grade in graded:
                 if session.get(Episode, episode_id) is not None:  # else deleted meanwhile
-                    episodes.set_grade(session, episode_id, _draft(grade, task.grader_hash))
+                    episodes.set_grade(session, episode_id, grade_draft(grade, task.grader_hash))
     return len(waiting)
 
 
@@ -196,7 +196,8 @@ def _prompt(
     return Prompt(episode.id, tokens, episode.item, episode.group_key, reference)
 
 
-def _draft(grade: Grade, grader_hash: str) -> GradeDraft:
+def grade_draft(grade: Grade, grader_hash: str) -> GradeDraft:
+    """A verifier's grade as storage takes it."""
     return GradeDraft(
         grader_hash=grader_hash,
         status=grade.status.value,
