@@ -31,7 +31,10 @@ BEST_FAILED_SCORE = 1 - 1e-6
 
 MAX_ERROR_CHARS = 300
 
-ErrorKind = Literal["config", "item", "internal"]
+ErrorKind = Literal["config", "item", "internal", "timeout", "sandbox"]
+"""What broke: the configuration's own code, the item, the grader, its deadline, or the process or
+interpreter that it ran in."""
+
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
