@@ -2,7 +2,8 @@
 
 A grader is written as two functions. `expect(item)` reads what the item accepts and raises
 `ItemError` when the item is broken. `compare(sample, expected)` looks at the completion and returns
-an `Outcome`; it has no way to blame the item. So a bad completion can never make a grade errored,
+an `Outcome`, or raises `OutputError` where the completion has nothing to look at; it has no way to
+blame the item. So a bad completion can never make a grade errored,
 and a bad item can never be counted as a wrong answer, even when both are bad.
 """
 
@@ -30,6 +31,7 @@ BEST_FAILED_SCORE = 1 - 1e-6
 """The most a failed completion can score: a failure is never worth as much as being right."""
 
 MAX_ERROR_CHARS = 300
+OUT_OF_MEMORY = "grading ran out of memory"
 
 ErrorKind = Literal["config", "item", "internal", "timeout", "sandbox"]
 """What broke: the configuration's own code, the item, the grader, its deadline, or the process or
@@ -108,6 +110,22 @@ class ItemError(Exception):
     """The item lacks what the grader compares with, or holds something it cannot compare with."""
 
 
+class OutputError(Exception):
+    """The completion has no such place as the grader reads from: it fails with score 0."""
+
+
+class Broken(Exception):
+    """A grader cannot say anything about the completion, for a reason that is no bug of its own.
+
+    Raised while comparing by graders that run code: the configuration's code raised, it overran
+    its time, its sandbox died.
+    """
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class Grader(Protocol):
     """A built grader: immutable, pure and safe to share between threads."""
 
@@ -156,7 +174,7 @@ class Outcome:
     subscores: dict[str, float] = field(default_factory=dict)
 
 
-TOO_LONG = Outcome(passed=False, score=0.0)
+NOTHING_RIGHT = Outcome(passed=False, score=0.0)
 
 Expected = TypeVar("Expected")
 
@@ -171,15 +189,29 @@ def grade_with(
     started = time.perf_counter()
     try:
         expected = expect(checked_item(item))
-        too_long = len(sample.output_text) > MAX_OUTPUT_CHARS
-        outcome = TOO_LONG if too_long else compare(sample, expected)
+        outcome = _compared(compare, sample, expected)
         return _finished(outcome, time.perf_counter() - started)
     except ItemError as error:
         return errored_grade("item", str(error), time.perf_counter() - started)
+    except Broken as error:
+        return errored_grade(error.kind, str(error), time.perf_counter() - started)
+    except MemoryError:
+        return errored_grade("sandbox", OUT_OF_MEMORY, time.perf_counter() - started)
     except Exception as error:
         message = f"the grader broke: {_where(error)}"
         logger.error(message)
         return errored_grade("internal", message, time.perf_counter() - started)
+
+
+def _compared(
+    compare: Callable[[Sample, Expected], Outcome], sample: Sample, expected: Expected
+) -> Outcome:
+    if len(sample.output_text) > MAX_OUTPUT_CHARS:
+        return NOTHING_RIGHT
+    try:
+        return compare(sample, expected)
+    except OutputError:
+        return NOTHING_RIGHT
 
 
 def checked_item(item: object) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from verifiers.base import (
     BEST_FAILED_SCORE,
     MAX_ERROR_CHARS,
     MAX_OUTPUT_CHARS,
+    Broken,
     Grade,
     ItemError,
     Outcome,
+    OutputError,
     Sample,
     Status,
     ToolCall,
@@ -93,6 +95,14 @@ def test_a_too_long_completion_fails_without_being_compared() -> None:
     assert (grade.status, grade.score, grade.error) == (Status.FAILED, 0.0, None)
 
 
+def test_a_completion_without_what_is_compared_fails_with_score_zero() -> None:
+    def empty(sample: Sample, expected: None) -> Outcome:
+        raise OutputError
+
+    grade = grade_with(nothing_expected, empty, Sample(output_text="x"), {})
+    assert (grade.status, grade.score, grade.error) == (Status.FAILED, 0.0, None)
+
+
 def test_a_bug_is_errored_and_tells_place_but_no_content(caplog: pytest.LogCaptureFixture) -> None:
     def buggy(sample: Sample, expected: None) -> Outcome:
         raise ValueError("the user's secret in /home/someone")
@@ -112,3 +122,19 @@ def test_error_messages_are_bounded() -> None:
 
     grade = grade_with(broken, always(Outcome(True, 1.0)), Sample(output_text=""), {})
     assert grade.error is not None and len(grade.error) == MAX_ERROR_CHARS
+
+
+def test_a_grader_that_gives_up_says_what_broke() -> None:
+    def late(sample: Sample, expected: None) -> Outcome:
+        raise Broken("timeout", "too slow")
+
+    grade = grade_with(nothing_expected, late, Sample(output_text=""), {})
+    assert (grade.status, grade.error_kind, grade.error) == (Status.ERRORED, "timeout", "too slow")
+
+
+def test_running_out_of_memory_is_the_sandbox_s_error() -> None:
+    def greedy(sample: Sample, expected: None) -> Outcome:
+        raise MemoryError
+
+    grade = grade_with(nothing_expected, greedy, Sample(output_text=""), {})
+    assert (grade.status, grade.error_kind) == (Status.ERRORED, "sandbox")
