@@ -49,6 +49,7 @@ class GateResult:
     """The verdict on a candidate. Counts are pairs: one held-out prompt answered by both experts.
 
     `n` pairs were judged; `errored` more had no grade on one side or both and count for neither.
+    `trivial_passed` is how many of the `n` prompts a trivial answer passes, None if none was asked.
     """
 
     publish: bool
@@ -60,6 +61,7 @@ class GateResult:
     active_only: int
     errored: int
     p_value: float
+    trivial_passed: int | None = None
 
 
 def is_held_out(kind: str, name: str, fraction: float, salt: str) -> bool:
@@ -142,28 +144,35 @@ def decide(
     minimum: int,
     alpha: float = 0.05,
     max_errored_fraction: float = 0.1,
+    trivial: Sequence[bool | None] | None = None,
 ) -> GateResult:
     """Judges a candidate against what is active now, prompt by prompt; None is an errored grade.
 
     Publishes only if at least `minimum` pairs were judged, at most `max_errored_fraction` of all
-    pairs errored, the candidate passes more of them, and p < alpha. Raises ValueError for sequences
-    of different length, an alpha outside (0, 1) or an error fraction outside [0, 1].
+    pairs errored, the candidate passes more of them, and p < alpha. `trivial` are the grades of an
+    answer that anybody could give; the candidate must then pass more than that, too. Raises
+    ValueError for sequences of different length, an alpha outside (0, 1) or an error fraction
+    outside [0, 1].
     """
     if len(candidate) != len(active):
         raise ValueError(f"{len(candidate)} candidate grades do not pair with {len(active)}")
+    if trivial is not None and len(trivial) != len(candidate):
+        raise ValueError(f"{len(candidate)} candidate grades do not pair with {len(trivial)}")
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must be between 0 and 1, not {alpha}")
     if not 0 <= max_errored_fraction <= 1:
         raise ValueError(f"the error fraction must be within 0 and 1, not {max_errored_fraction}")
-    pairs = [
-        (new, old)
-        for new, old in zip(candidate, active, strict=True)
-        if new is not None and old is not None
+    judged = [
+        row for row, both in enumerate(zip(candidate, active, strict=True)) if None not in both
     ]
+    pairs = [(bool(candidate[row]), bool(active[row])) for row in judged]
     n, total = len(pairs), len(candidate)
     gained = sum(new and not old for new, old in pairs)
     lost = sum(old and not new for new, old in pairs)
     p_value = mcnemar(gained, lost)
+    candidate_passed = sum(new for new, _ in pairs)
+    active_passed = sum(old for _, old in pairs)
+    trivial_passed = None if trivial is None else sum(bool(trivial[row]) for row in judged)
 
     objection = None
     if total - n > max_errored_fraction * total:
@@ -177,12 +186,14 @@ def decide(
         objection = "the candidate is not better"
     elif p_value >= alpha:
         objection = f"the candidate is not better beyond chance at p < {alpha:g}"
+    elif trivial_passed is not None and candidate_passed <= trivial_passed:
+        objection = (
+            f"the candidate is not better than a trivial answer, which passes {trivial_passed}"
+        )
 
     verdict = f"Published: the candidate is better at p < {alpha:g}"
     if objection is not None:
         verdict = f"Rejected: {objection}"
-    candidate_passed = sum(new for new, _ in pairs)
-    active_passed = sum(old for _, old in pairs)
     return GateResult(
         publish=objection is None,
         reason=(
@@ -197,4 +208,5 @@ def decide(
         active_only=lost,
         errored=total - n,
         p_value=p_value,
+        trivial_passed=trivial_passed,
     )

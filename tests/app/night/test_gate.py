@@ -273,6 +273,31 @@ def test_a_candidate_without_any_effect_is_seldom_published():
     assert published <= 40
 
 
+def test_a_candidate_must_pass_more_than_a_trivial_answer_where_there_is_one():
+    candidate, active = [True] * 40 + [False] * 20, [False] * 60
+    equal = decide(candidate, active, minimum=48, trivial=[False] * 20 + [True] * 40)
+    assert not equal.publish
+    assert equal.trivial_passed == 40
+    assert "not better than a trivial answer, which passes 40" in equal.reason
+    assert decide(candidate, active, minimum=48, trivial=[True] * 39 + [False] * 21).publish
+
+
+def test_a_trivial_answer_counts_on_judged_prompts_only_and_its_errors_are_no_passes():
+    result = decide(
+        [True, True, None, True], [False] * 4, minimum=1, trivial=[True, None, True, False]
+    )
+    assert (result.n, result.trivial_passed) == (3, 1)
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([True, False, None])] * 3), max_size=40))
+def test_a_trivial_answer_only_ever_takes_a_publication_away(triples):
+    candidate, active, trivial = ([row[side] for row in triples] for side in range(3))
+    without = decide(candidate, active, minimum=1)
+    judged = decide(candidate, active, minimum=1, trivial=trivial)
+    assert judged.publish == (without.publish and judged.candidate_passed > judged.trivial_passed)
+    assert judged.p_value == without.p_value
+
+
 @pytest.mark.parametrize("alpha", [0.0, 1.0, float("nan")])
 def test_decide_refuses_an_alpha_outside_the_open_interval(alpha):
     with pytest.raises(ValueError, match="alpha"):
@@ -285,5 +310,6 @@ def test_decide_refuses_an_error_fraction_outside_the_unit_interval():
 
 
 def test_decide_refuses_unpaired_grades():
-    with pytest.raises(ValueError, match="pair"):
-        decide([True], [], minimum=1)
+    for active, trivial in (([], None), ([False], [])):
+        with pytest.raises(ValueError, match="pair"):
+            decide([True], active, minimum=1, trivial=trivial)
