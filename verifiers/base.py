@@ -4,7 +4,8 @@ A grader is written as two functions. `expect(item)` reads what the item accepts
 `ItemError` when the item is broken. `compare(sample, expected)` looks at the completion and returns
 an `Outcome`, or raises `OutputError` where the completion has nothing to look at; it has no way to
 blame the item. So a bad completion can never make a grade errored,
-and a bad item can never be counted as a wrong answer, even when both are bad.
+and a bad item can never be counted as a wrong answer, even when both are bad. Only graders that run
+code may raise `Broken` while they compare.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a function call out of a completion, in three syntaxes.
+"""Reading function calls out of a completion, in three syntaxes.
 
 A reading keeps what could be read before the text went wrong: a small model that names the right
 function in a broken call is nearer than one that does not, and training must see it.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
 
-from verifiers.base import Sample
-from verifiers.parsing import Malformed, check_depth, decode_at, find_object
+from verifiers.base import Sample, ToolCall
+from verifiers.parsing import Malformed, check_depth, decode_at
 from verifiers.values import MAX_DIGITS, is_number, json_problem
 
 Syntax = Literal["json", "call", "tools"]
+
+MAX_CALLS = 64
+"""A completion that makes more calls than this fails where several are graded."""
 
 
 class Shape(Enum):
@@ -48,19 +51,28 @@ _JSON_NAME = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]*)"')
 
 
 def read_call(sample: Sample, syntax: Syntax, ignore_surrounding: bool) -> Reading | None:
-    """Read the call that a completion makes, None if it does not attempt one.
+    """Read the one call that a completion makes, None if it does not attempt one.
 
+    For `call` that is the first line that is not blank, for `json` the first object with a name.
     With `ignore_surrounding`, text around the call leaves it whole: for `json` before and after the
-    object, for `call` the lines after the first. A second tool call is never ignored, because it
-    would be carried out.
+    object, for `call` the lines after the first. A second call is never ignored, because it would
+    be carried out.
     """
-    match syntax:
-        case "json":
-            return _read_json(sample.output_text, ignore_surrounding)
-        case "call":
-            return _read_line(sample.output_text, ignore_surrounding)
-        case "tools":
-            return _read_tools(sample)
+    if syntax == "call" and not _NAME.match(sample.output_text.lstrip()):
+        return None
+    readings = _readings(sample, syntax, ignore_surrounding, several=False)
+    if not readings:
+        return None
+    return _surrounded(readings[0]) if len(readings) > 1 else readings[0]
+
+
+def read_calls(sample: Sample, syntax: Syntax, ignore_surrounding: bool) -> tuple[Reading, ...]:
+    """Read every call that a completion makes, in order; at most MAX_CALLS + 1 are read.
+
+    For `call` each line that begins a call is one; for `json` each object with a name, one after
+    the other or in one array. Any other text leaves no call whole unless it is to be ignored.
+    """
+    return _readings(sample, syntax, ignore_surrounding, several=True)
 
 
 def write_call(name: str, arguments: dict[str, Any], syntax: Syntax) -> str | None:
@@ -73,39 +85,75 @@ def write_call(name: str, arguments: dict[str, Any], syntax: Syntax) -> str | No
     return f"{name}({inside})"
 
 
-def _read_tools(sample: Sample) -> Reading | None:
-    if not sample.output_tools:
-        return None
-    call = sample.output_tools[0]
+def _readings(sample: Sample, syntax: Syntax, ignore: bool, several: bool) -> tuple[Reading, ...]:
+    match syntax:
+        case "json":
+            return _read_objects(sample.output_text, ignore, several)
+        case "call":
+            return _read_lines(sample.output_text, ignore)
+        case "tools":
+            return tuple(_read_tool(call) for call in sample.output_tools[: MAX_CALLS + 1])
+
+
+def _surrounded(reading: Reading) -> Reading:
+    whole = reading.shape is Shape.WHOLE
+    return replace(reading, shape=Shape.SURROUNDED) if whole else reading
+
+
+def _read_tool(call: ToolCall) -> Reading:
     if json_problem(call.arguments) is not None:
         return Reading(call.name, (), Shape.BROKEN)
-    shape = Shape.WHOLE if len(sample.output_tools) == 1 else Shape.SURROUNDED
-    return Reading(call.name, tuple(call.arguments.items()), shape)
+    return Reading(call.name, tuple(call.arguments.items()), Shape.WHOLE)
 
 
-def _read_json(text: str, ignore_surrounding: bool) -> Reading | None:
+def _read_objects(text: str, ignore: bool, several: bool) -> tuple[Reading, ...]:
+    """Read the objects of a text up to the first that is broken, each only once: linear time."""
+    readings: list[Reading] = []
+    pieces: list[str] = []
+    position = 0
     try:
-        found = find_object(text)
+        check_depth(text)
+        while (start := text.find("{", position)) >= 0 and len(readings) <= MAX_CALLS:
+            pieces.append(text[position:start].strip())
+            value, position = decode_at(text, start)
+            reading = _read_object(value)
+            if reading is not None:
+                readings.append(reading)
+            else:
+                pieces.append("an object that is no call")
     except Malformed:
-        broken = _JSON_NAME.search(text)
-        return Reading(broken.group(1), (), Shape.BROKEN) if broken else None
-    name, arguments = found.value.get("name"), found.value.get("arguments")
+        broken = _JSON_NAME.search(text, position)
+        readings += [Reading(broken.group(1), (), Shape.BROKEN)] if broken else []
+    pieces.append(text[position:].strip())
+    alone = not any(pieces) or (several and _are_of_array(pieces))
+    return tuple(readings if alone or ignore else map(_surrounded, readings))
+
+
+def _are_of_array(pieces: list[str]) -> bool:
+    """Tell whether the text between objects is that of an array: a bracket, commas, a bracket."""
+    return pieces[0] == "[" and pieces[-1] == "]" and all(piece == "," for piece in pieces[1:-1])
+
+
+def _read_object(value: Any) -> Reading | None:
+    name, arguments = value.get("name"), value.get("arguments")
     if not isinstance(name, str):
         return None
     if not isinstance(arguments, dict):
         return Reading(name, (), Shape.BROKEN)
-    alone = (found.alone or ignore_surrounding) and len(found.value) == 2
-    shape = Shape.WHOLE if alone else Shape.SURROUNDED
+    shape = Shape.WHOLE if len(value) == 2 else Shape.SURROUNDED
     return Reading(name, tuple(arguments.items()), shape)
 
 
-def _read_line(text: str, ignore_surrounding: bool) -> Reading | None:
-    """Read `name(key=value, ...)` at the start of the text's first line that is not blank."""
-    line, _, later = text.strip().partition("\n")
-    match = _NAME.match(line)
-    if match is None:
-        return None
-    name = match.group()
+def _read_lines(text: str, ignore: bool) -> tuple[Reading, ...]:
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    begun = [match for line in lines if (match := _NAME.match(line))]
+    readings = map(_read_line, begun[: MAX_CALLS + 1])
+    return tuple(readings if ignore or len(begun) == len(lines) else map(_surrounded, readings))
+
+
+def _read_line(match: re.Match[str]) -> Reading:
+    """Read the `name(key=value, ...)` of a line, given the match of its name."""
+    line, name = match.string, match.group()
     try:
         check_depth(line)
     except Malformed:
@@ -113,8 +161,7 @@ def _read_line(text: str, ignore_surrounding: bool) -> Reading | None:
     arguments, end = _read_arguments(line, match.end() + 1)
     if end is None or len({key for key, _ in arguments}) != len(arguments):
         return Reading(name, arguments, Shape.BROKEN)
-    alone = not line[end:].strip() and (ignore_surrounding or not later)
-    return Reading(name, arguments, Shape.WHOLE if alone else Shape.SURROUNDED)
+    return Reading(name, arguments, Shape.SURROUNDED if line[end:].strip() else Shape.WHOLE)
 
 
 def _read_arguments(line: str, position: int) -> tuple[tuple[tuple[str, Any], ...], int | None]:

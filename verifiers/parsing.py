@@ -32,6 +32,15 @@ class Found:
     alone: bool
 
 
+def parse_json(text: str) -> Any:
+    """Read a text that is one JSON value and nothing else but white space; raises Malformed."""
+    check_depth(text)
+    value, end = decode_at(text, len(text) - len(text.lstrip()))
+    if text[end:].strip():
+        raise Malformed("more than one value")
+    return value
+
+
 def find_object(text: str) -> Found:
     """Read the JSON object that begins at the first brace of a text; raises Malformed.
 

@@ -1,7 +1,8 @@
 """`string_check`: the completion's text against a reference text, in OpenAI's shape.
 
 `eq` and `ne` compare the whole text; `like` and `ilike` ask whether the input contains the
-reference, `ilike` ignoring case. The score is 0 or 1.
+reference, `ilike` ignoring case. The score is 0 or 1. Where the completion lacks what a template
+reads, as one that is no JSON lacks `sample.output_json.city`, it fails under every operation.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class StringCheck:
         return texts
 
     def _compare(self, sample: Sample, texts: _Texts) -> Outcome:
-        text = self._trim(texts.input.render(sample.output_text))
-        wanted = self._trim(texts.reference.render(sample.output_text))
+        text = self._trim(texts.input.render(sample))
+        wanted = self._trim(texts.reference.render(sample))
         right = self._holds(text, wanted)
         return Outcome(right, float(right))
 
@@ -118,7 +119,7 @@ class StringCheck:
 def _make(config: StringCheckConfig, _build: BuildNested) -> Grader:
     text, wanted = parse_template(config.input), parse_template(config.reference)
     if not text.uses_output and not wanted.uses_output:
-        raise GraderConfigError("input", "the completion is not used: no sample.output_text")
+        raise GraderConfigError("input", "the completion is not used: no sample.output_...")
     grader = StringCheck(config, text, wanted)
     if grader.contains and wanted.constant is not None and not wanted.constant.strip():
         raise GraderConfigError("reference", "is blank, and every text would contain it")

@@ -69,13 +69,13 @@ def _node_problem(value: object) -> str | None:
     if value is None or isinstance(value, bool | list):
         return None
     if isinstance(value, str):
-        return None if _is_unicode(value) else "holds a string that is not valid Unicode"
+        return None if is_unicode(value) else "holds a string that is not valid Unicode"
     if isinstance(value, int):
         return None if value.bit_length() <= _MAX_BITS else "holds an integer that is too large"
     if isinstance(value, float):
         return None if math.isfinite(value) else "holds a number that is not finite"
     if isinstance(value, dict):
-        good = all(isinstance(key, str) and _is_unicode(key) for key in value)
+        good = all(isinstance(key, str) and is_unicode(key) for key in value)
         return None if good else "holds an object with a key that is not text"
     return f"holds a {type(value).__name__}, which is not JSON"
 
@@ -86,7 +86,8 @@ def _children(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else ()
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Tell whether a text can be stored: JSON's escapes can spell halves of characters."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.verifiers.strategies import HOSTILE_TEXT, JSON, KEYS
 from verifiers import Sample, ToolCall
-from verifiers.calls import Reading, Shape, Syntax, read_call, write_call
+from verifiers.calls import MAX_CALLS, Reading, Shape, Syntax, read_call, read_calls, write_call
 from verifiers.values import Normalise, canonical
 
 EXACT = Normalise(casefold=False, strip=False, numbers=False)
@@ -94,6 +94,7 @@ def test_what_does_not_begin_a_call_is_no_call(text: str) -> None:
 def test_later_lines_surround_a_call_unless_ignored_and_its_own_line_always_counts() -> None:
     assert read("f(a=1)\nDone.") == Reading("f", (("a", 1),), Shape.SURROUNDED)
     assert read("f(a=1)\nDone.", ignore=True) == Reading("f", (("a", 1),), Shape.WHOLE)
+    assert read("f(a=1)\nDone.\n g()", ignore=True) == Reading("f", (("a", 1),), Shape.SURROUNDED)
     assert read("f(a=1); g()", ignore=True) == Reading("f", (("a", 1),), Shape.SURROUNDED)
     assert read("\n\nf(a=1)  \r\n ") == Reading("f", (("a", 1),), Shape.WHOLE)
 
@@ -123,8 +124,10 @@ def test_json_calls(text: str, reading: Reading | None) -> None:
 def test_ignored_text_around_a_json_call_leaves_it_whole_but_more_keys_do_not() -> None:
     whole = read('Ok {"name": "f", "arguments": {}} done', "json", ignore=True)
     more = read('{"name": "f", "arguments": {}, "id": 1}', "json", ignore=True)
+    second = read('{"name": "f", "arguments": {}} or {"name": "g", "ar', "json", ignore=True)
     assert whole is not None and whole.shape is Shape.WHOLE
     assert more is not None and more.shape is Shape.SURROUNDED
+    assert second is not None and second.shape is Shape.SURROUNDED
 
 
 def test_tool_calls_are_read_from_the_sample_and_a_second_one_is_never_ignored() -> None:
@@ -147,3 +150,61 @@ def test_any_text_is_read_or_is_no_call(
     reading = read("f(a=" + text if begun else text, syntax, ignore)
     if begun and syntax == "call":
         assert reading is not None and reading.name == "f"
+
+
+def shapes(text: str, syntax: Syntax, ignore: bool = False) -> list[tuple[str, Shape]]:
+    """Read every call of a text, names and shapes only."""
+    found = read_calls(Sample(output_text=text), syntax, ignore)
+    return [(reading.name, reading.shape) for reading in found]
+
+
+F, G = ('{"name": "f", "arguments": {"a": 1}}', '{"name": "g", "arguments": {}}')
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text"),
+    [
+        ("json", f"{F} {G}"),
+        ("json", f"[{F}, {G}]"),
+        ("json", f" [ {F}\n,{G} ]\n"),
+        ("json", f"{F}\n{G}"),
+        ("call", "f(a=1)\ng()"),
+        ("call", "\n f(a=1) \n\n  g()\n"),
+    ],
+)
+def test_several_whole_calls(syntax: Syntax, text: str) -> None:
+    assert shapes(text, syntax) == [("f", Shape.WHOLE), ("g", Shape.WHOLE)]
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text"),
+    [
+        ("json", f"[{F}, {G}"),
+        ("json", f"[{F} {G}]"),
+        ("json", f"{F}, {G}"),
+        ("json", f"[{F}, {G},]"),
+        ("json", f"{F} and {G}"),
+        ("json", f"{F} {{}} {G}"),
+        ("json", f"Sure! {F} {G}"),
+        ("call", "Sure!\nf(a=1)\ng()"),
+        ("call", "f(a=1)\nand\ng()"),
+        ("call", "f(a=1)\ng()\nDone."),
+    ],
+)
+def test_text_around_several_calls_surrounds_each_unless_ignored(syntax: Syntax, text: str) -> None:
+    assert shapes(text, syntax) == [("f", Shape.SURROUNDED), ("g", Shape.SURROUNDED)]
+    assert shapes(text, syntax, ignore=True) == [("f", Shape.WHOLE), ("g", Shape.WHOLE)]
+
+
+def test_a_broken_call_among_several_is_read_as_far_as_it_goes() -> None:
+    broken = ("g", Shape.BROKEN)
+    assert shapes(F + '{"name": "g", "argu', "json", ignore=True) == [("f", Shape.WHOLE), broken]
+    assert shapes("g(a=\nf(a=1)", "call") == [broken, ("f", Shape.WHOLE)]
+
+
+def test_calls_beyond_the_bound_are_not_read() -> None:
+    for syntax, call in (("json", G), ("call", "g()\n")):
+        assert len(shapes(call * (MAX_CALLS * 3), syntax)) == MAX_CALLS + 1  # type: ignore[arg-type]
+    many = (ToolCall(name="g", arguments={}),) * (MAX_CALLS * 3)
+    tools = read_calls(Sample(output_text="", output_tools=many), "tools", False)
+    assert len(tools) == MAX_CALLS + 1

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.verifiers.strategies import HOSTILE_TEXT, OBJECTS
-from verifiers.parsing import Malformed, check_depth, find_object
+from tests.verifiers.strategies import HOSTILE_TEXT, JSON, OBJECTS
+from verifiers.parsing import Malformed, check_depth, find_object, parse_json
 from verifiers.values import MAX_DEPTH
 
 SPACE = st.text(alphabet=" \n\t", max_size=3)
@@ -102,3 +102,18 @@ def test_depth_is_counted_as_a_plain_scanner_counts_it(text: str) -> None:
             check_depth(text)
     else:
         check_depth(text)
+
+
+@given(JSON, SPACE, SPACE)
+def test_a_text_that_is_one_json_value_is_read_as_json_reads_it(
+    value: Any, before: str, after: str
+) -> None:
+    assert json.dumps(parse_json(before + json.dumps(value) + after)) == json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "1 2", "{} {}", "{}.", "yes", "NaN", "[" * 70 + "]" * 70]
+)
+def test_a_text_that_is_not_one_json_value_is_malformed(text: str) -> None:
+    with pytest.raises(Malformed):
+        parse_json(text)

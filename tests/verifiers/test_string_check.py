@@ -92,3 +92,22 @@ def test_a_check_that_ignores_the_completion_is_refused() -> None:
     with pytest.raises(GraderConfigError) as caught:
         check("eq", input="{{item.answer}}")
     assert caught.value.path == "input"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("output", ["", "Rome", '{"town": "Rome"}', '{"city": null}'])
+def test_a_completion_without_the_value_that_is_read_fails_every_operation(
+    operation: str, output: str
+) -> None:
+    grader = check(operation, input="{{sample.output_json.city}}", reference="Oslo")
+    grade = grader.grade(Sample(output_text=output), {})
+    assert (grade.status, grade.score) == (Status.FAILED, 0.0)
+
+
+def test_values_of_a_json_completion_and_of_its_tool_calls_are_compared() -> None:
+    field = check("eq", input="{{sample.output_json.places[0].city}}", reference="{{item.city}}")
+    assert field.grade(
+        Sample(output_text='{"places": [{"city": "Rome"}]}'), {"city": "Rome"}
+    ).passed
+    name = check("eq", input="f", reference="{{sample.output_tools[0].function.name}}")
+    assert name.grade(Sample(output_text='{"name": "f", "arguments": {}}'), {}).passed
