@@ -213,15 +213,6 @@ def graded(session: Session, task: str, grader_hash: str) -> list[tuple[Episode,
     return [(episode, grade) for episode, grade in session.exec(query)]
 
 
-def ungraded(session: Session, task: str, grader_hash: str) -> list[Episode]:
-    """The task's episodes this grader (a new configuration) has never seen, in order of arrival."""
-    seen = sa.exists().where(
-        col(GradeRow.episode_id) == col(Episode.id), col(GradeRow.grader_hash) == grader_hash
-    )
-    query = select(Episode).where(Episode.task == task, ~seen).order_by(col(Episode.seq))
-    return list(session.exec(query))
-
-
 def seq_of(cursor: str) -> int:
     """The arrival number inside a cursor; raises Invalid."""
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):

@@ -1,7 +1,7 @@
 """What a night works with, the ways it can end, and how it tells about itself."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from storage.experts import ExpertStore
 from storage.tables import Job, JobStatus, Task
 from trainers.fura_s import Progress
 from trainers.state import FuraSConfig
-from verifiers import Grader, build
+from verifiers import Grade, Grader, Sample, build
 
 
 class NightError(Exception):
@@ -73,6 +73,10 @@ class Night:
     config: FuraSConfig
     folder: RunFolder
     check: Callable[[], None]
+
+    def grade_many(self, pairs: Sequence[tuple[Sample, dict[str, Any]]]) -> list[Grade]:
+        """Grades of completions with their items, in order."""
+        return [self.grader.grade(sample, item) for sample, item in pairs]
 
     def say(self, type: str, data: dict[str, Any]) -> None:
         """Stores an event of the job; a phase is also what `job.progress` then shows."""

@@ -13,20 +13,16 @@ from sqlmodel import Session, col, select
 
 from app.config import Settings
 from app.night import gate
-from storage import episodes
-from storage.db import Database
 from storage.episodes import GradeDraft
 from storage.errors import NotFound
 from storage.tables import Episode, GradeRow, GradeStatus, Task
 from storage.values import content_hash
-from verifiers import Grade, Grader, Sample
+from verifiers import Grade, Grader
 
 Messages = list[dict[str, Any]]
 
 MAX_HELDOUT = 512
 """More held-out prompts than this are not judged, the newest are: a gate has to end."""
-
-_REGRADED_AT_ONCE = 256  # episodes per write transaction: others wait for it
 
 
 class Encoder(Protocol):
@@ -161,22 +157,6 @@ def prepare(
     usable = [tuple(prompt for prompt in side if prompt is not None) for side in sides]
     unusable = sum(prompt is None for side in sides for prompt in side)
     return Dataset(usable[0], usable[1], unusable)
-
-
-def grade_new(database: Database, task: Task, grader: Grader) -> int:
-    """Grades the episodes that the task's current grader has never seen; returns how many."""
-    with database.reading() as session:
-        waiting = episodes.ungraded(session, task.name, task.grader_hash)
-    for start in range(0, len(waiting), _REGRADED_AT_ONCE):
-        graded = [
-            (episode.id, grader.grade(Sample(output_text=episode.completion), episode.item))
-            for episode in waiting[start : start + _REGRADED_AT_ONCE]
-        ]
-        with database.session() as session:
-            for episode_id, grade in graded:
-                if session.get(Episode, episode_id) is not None:  # else deleted meanwhile
-                    episodes.set_grade(session, episode_id, grade_draft(grade, task.grader_hash))
-    return len(waiting)
 
 
 def _prompt(

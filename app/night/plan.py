@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine.scheduler import Engine
-from app.night import data
+from app.night import data, grading
 from app.night.checkpoint import Plan
 from app.night.context import House, Night, NoExpert
 from app.night.data import Choice, Dataset, Prompt
@@ -89,7 +89,8 @@ def _continued(night: Night, plan: Plan) -> Work | None:
 def _chosen(night: Night) -> Work:
     """Grades what is new, splits, and stores the plan with the state training starts from."""
     house, task = night.house, night.task
-    data.grade_new(house.database, task, night.grader)
+    for _ in grading.regrade(house.database, task, night.grade_many):
+        night.check()
     with house.database.reading() as session:
         graded = episodes.graded(session, task.name, task.grader_hash)
         active = versions.active(session, task.name)

@@ -21,14 +21,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from app.night.grading import GradeMany
 from storage.tables import Episode, GradeRow
 from storage.values import content_hash
-from verifiers import Grade, Sample
+from verifiers import Sample
 
 Json = dict[str, Any]
-GradeMany = Callable[[Sequence[tuple[Sample, Json]]], list[Grade]]
-"""Grades completions with their items, in order."""
-
 Kind = Literal["empty", "completion", "reference", "prompt", "conversation", "longest", "all"]
 
 MAX_PROMPTS = 128

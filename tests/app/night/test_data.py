@@ -173,16 +173,3 @@ def test_loading_a_deleted_episode_says_how_many_are_gone(house):
         episodes.delete(session, ids[1])
     with house.database.reading() as session, pytest.raises(NotFound, match="1 episodes"):
         data.load(session, ids)
-
-
-def test_after_a_change_of_grader_every_episode_is_graded_once_by_the_new_one(house):
-    nights.add_task(house)
-    nights.add_episodes(house, range(3), completion="door")
-    changed = {"type": "string_check", "reference": "door"}
-    task = task_row(grader=changed, grader_hash=verifiers.grader_hash(changed))
-    grader = verifiers.build(changed)
-    assert data.grade_new(house.database, task, grader) == 3
-    assert data.grade_new(house.database, task, grader) == 0
-    with house.database.reading() as session:
-        grades = [grade for _, grade in episodes.graded(session, TASK, task.grader_hash)]
-    assert [grade.status for grade in grades] == [GradeStatus.PASSED] * 3
