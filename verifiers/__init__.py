@@ -7,6 +7,9 @@ A grade has two faces: `passed` is reported and is true only for an exactly righ
 `score` in [0, 1] is shaped, so that a small model that is nearly right sees a difference, and is
 what training uses. A completion can only pass or fail, however hostile it is. What is wrong on our
 side (a broken item, a bug) is `errored`, has no score, and is never trained on.
+
+`GraderPool` grades in killable processes, each grade within a deadline: that is how the service
+does it, `grader.grade` is for what is known to be harmless.
 """
 
 from verifiers.base import (
@@ -18,6 +21,7 @@ from verifiers.base import (
     Status,
     ToolCall,
 )
+from verifiers.pool import GraderPool, PoolClosed
 from verifiers.registry import build, grader_hash, schemas
 
 __all__ = [
@@ -25,6 +29,8 @@ __all__ = [
     "Grade",
     "Grader",
     "GraderConfigError",
+    "GraderPool",
+    "PoolClosed",
     "Sample",
     "Status",
     "ToolCall",

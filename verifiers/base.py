@@ -199,7 +199,7 @@ def grade_with(
     except MemoryError:
         return errored_grade("sandbox", OUT_OF_MEMORY, time.perf_counter() - started)
     except Exception as error:
-        message = f"the grader broke: {_where(error)}"
+        message = f"the grader broke: {place_of(error)}"
         logger.error(message)
         return errored_grade("internal", message, time.perf_counter() - started)
 
@@ -251,7 +251,7 @@ def _finished(outcome: Outcome, seconds: float) -> Grade:
     )
 
 
-def _where(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
     """Name an exception by type and place only: its text could hold the user's data."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {Path(innermost.filename).name}:{innermost.lineno}"
