@@ -89,7 +89,7 @@ Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute(
 
 
 class Settings(BaseModel):
-    """Everything that can be set, with its default. Sizes are bytes, shares are in (0, 1)."""
+    """Everything that can be set, with its default. Sizes are bytes, shares are in [0, 1]."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -107,6 +107,8 @@ class Settings(BaseModel):
     heldout_fraction: float = Field(0.2, gt=0, lt=1)
     min_heldout: int = Field(20, ge=1)
     alpha: float = Field(0.05, gt=0, lt=1)
+    max_error_share: float = Field(0.2, ge=0, le=1)  # above it a task's grades need repair first
+    max_trivial_share: float = Field(0.5, ge=0, le=1)  # above it a task is flagged as hackable
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

@@ -29,11 +29,16 @@ class Plan:
         choice: the episodes of both sides.
         parent: the version training starts from; None is the base.
         fingerprint: hash of everything the episodes, the task and the model turned into.
+        trust: what the trust checks found, as JSON; None in a plan from before there were any.
+        trivial: where they flagged the task, whether the trivial answer passes each held-out
+            prompt, by episode; None elsewhere.
     """
 
     choice: Choice
     parent: str | None
     fingerprint: str
+    trust: dict[str, Any] | None = None
+    trivial: dict[str, bool | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -4,29 +4,29 @@ A plan is made once per job and kept. A job that goes on later finds the same pr
 episodes have come in since; if what it had chosen has changed under it, it starts over and says so.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from app.engine.scheduler import Engine
-from app.night import data, grading
+from app.night import data, grading, trust
 from app.night.checkpoint import Plan
 from app.night.context import House, Night, NoExpert
 from app.night.data import Choice, Dataset, Prompt
-from storage import episodes, versions
+from storage import episodes, grades, versions
 from storage.errors import NotFound
-from storage.tables import GradeStatus, Version
+from storage.grades import FrequentError
+from storage.tables import Episode, GradeRow, Version
 from storage.values import content_hash
 from trainers.state import FuraSConfig, State
 
 FloatArray = npt.NDArray[np.float32]
+Graded = list[tuple[Episode, GradeRow]]
 
 MIN_TRAINING = 8
 """Distinct training prompts below which nothing general can be learned."""
-MAX_ERRORED = 0.5
-"""Share of errored grades above which the grader or the items need repair, not training."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,19 @@ def make_plan(night: Night) -> Work:
         return work
     night.say("phase", {"phase": "plan", "resumed": False})
     return _chosen(night)
+
+
+def require_beatable(work: Work) -> None:
+    """Raises NoExpert for a task whose trivial answer passes every held-out prompt."""
+    trivial, found = work.plan.trivial, work.plan.trust
+    if found is None or trivial is None or not all(trivial.values()):
+        return
+    raise NoExpert(
+        "hackable",
+        f"{found['message']} It passes all {len(trivial)} held-out prompts, so no expert can be"
+        " better than it.",
+        {"heldout": len(trivial), "trivial_passed": len(trivial)},
+    )
 
 
 def training_set(config: FuraSConfig, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
@@ -87,48 +100,83 @@ def _continued(night: Night, plan: Plan) -> Work | None:
 
 
 def _chosen(night: Night) -> Work:
-    """Grades what is new, splits, and stores the plan with the state training starts from."""
+    """Grades what is new, splits, checks, and stores the plan with the trainer's first state."""
     house, task = night.house, night.task
     for _ in grading.regrade(house.database, task, night.grade_many):
         night.check()
     with house.database.reading() as session:
         graded = episodes.graded(session, task.name, task.grader_hash)
+        counts = grades.counts(session, task.name, task.grader_hash)
+        frequent = grades.most_frequent_error(session, task.name, task.grader_hash)
         active = versions.active(session, task.name)
-    errored = sum(grade.status is GradeStatus.ERRORED for _, grade in graded)
     choice = data.choose(graded, task.name, house.settings)
     dataset = _prepared(night, choice)
     numbers = {
-        "episodes": len(graded),
-        "errored": errored,
+        "episodes": counts.graded,
+        "errored": sum(counts.errored.values()),
+        "errored_by_kind": counts.errored,
         "training": len(dataset.training),
         "heldout": len(dataset.heldout),
         "with_reference": sum(prompt.reference is not None for prompt in dataset.training),
         "unusable": dataset.unusable,
     }
     night.say("split", numbers)
-    _check(night, numbers)
+    _check_grades(night, numbers, frequent)
+    _check_prompts(night, numbers)
+    trust, trivial = _checked_trust(night, dataset, graded)
 
     parent = active if active is not None and servable(active, house.engine) else None
     state = State.fresh(night.config, night.job.seed, house.engine.coordinates.total)
     if parent is not None:
         state.theta = coordinates(house, parent.id)
-    plan = Plan(choice, None if parent is None else parent.id, _fingerprint(night, dataset))
+    parent_id = None if parent is None else parent.id
+    plan = Plan(choice, parent_id, _fingerprint(night, dataset), trust, trivial)
     night.folder.begin(plan, state)
     return Work(plan, dataset)
 
 
-def _check(night: Night, numbers: dict[str, Any]) -> None:
-    """Raises NoExpert for data that cannot make an expert."""
-    fitness, minimum = night.config.fitness, night.house.settings.min_heldout
+def _checked_trust(
+    night: Night, dataset: Dataset, graded: Graded
+) -> tuple[dict[str, Any], dict[str, bool | None] | None]:
+    """What the trust checks found; of a hackable task also how its trivial answer does held-out."""
+    of = {episode.id: episode for episode, _ in graded}
+    report = trust.check(
+        [of[prompt.episode_id] for prompt in dataset.training],
+        graded,
+        night.grader.reference,
+        night.grade_many,
+        threshold=night.house.settings.max_trivial_share,
+        max_chars=night.config.max_tokens * trust.CHARS_PER_TOKEN,
+        pause=night.check,
+    )
+    night.say("trust", report.public())
+    if report.best is None or not report.hackable:
+        return report.public(), None
+    heldout = [of[prompt.episode_id] for prompt in dataset.heldout]
+    passed = trust.passes(report.best.trivial, heldout, night.grade_many, night.check)
+    ids = [episode.id for episode in heldout]
+    return report.public(), dict(zip(ids, passed, strict=True))
+
+
+def _check_grades(night: Night, numbers: dict[str, Any], frequent: FrequentError | None) -> None:
+    """Raises NoExpert when too many episodes could not be graded: what is left is a selection."""
     total, errored = numbers["episodes"], numbers["errored"]
+    allowed = night.house.settings.max_error_share
+    if frequent is None or errored <= allowed * total:
+        return
+    raise NoExpert(
+        "too_many_errored",
+        f"{errored} of {total} episodes ({errored / total:.0%}) could not be graded, more than the"
+        f" {allowed:.0%} allowed. Most often ({frequent.count} times, {frequent.kind}):"
+        f" {frequent.error}. The task's grader or the episodes' items need repair.",
+        numbers | {"allowed_share": allowed, "most_frequent_error": asdict(frequent)},
+    )
+
+
+def _check_prompts(night: Night, numbers: dict[str, Any]) -> None:
+    """Raises NoExpert for prompts that cannot make an expert, or cannot judge one."""
+    fitness, minimum = night.config.fitness, night.house.settings.min_heldout
     training, known, heldout = (numbers[k] for k in ("training", "with_reference", "heldout"))
-    if errored > MAX_ERRORED * total:
-        raise NoExpert(
-            "too_many_errored",
-            f"{errored} of {total} episodes could not be graded: the task's grader or the"
-            " episodes' items need repair.",
-            numbers,
-        )
     if training >= MIN_TRAINING and known == 0 and fitness in ("likelihood", "mix"):
         raise NoExpert(
             "no_reference",

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from app.config import Settings
 from app.night import gate
 from app.night.checkpoint import Trained
 from app.night.context import House, Night, NoExpert, open_night
@@ -25,10 +26,10 @@ from app.night.data import Prompt
 from app.night.evaluate import Evaluator
 from app.night.gate import GateResult
 from app.night.plan import (
-    MAX_ERRORED,
     Work,
     coordinates,
     make_plan,
+    require_beatable,
     servable,
     training_config,
     training_set,
@@ -45,6 +46,8 @@ FloatArray = npt.NDArray[np.float32]
 
 TRAINER = "fura_s"
 KIND: Literal["spectral"] = "spectral"
+MAX_ERRORED_ANSWERS = 0.5
+"""Share of answers in training that could not be graded, the engine's failures among them."""
 MAX_ERRORED_AT_GATE = 0.1
 
 
@@ -85,15 +88,17 @@ def run_job(house: House, job_id: str, should_stop: Callable[[], str | None]) ->
     the job's status was changed. NightError, StorageError and EngineError say why it failed.
     """
     night = open_night(house, job_id, should_stop)
+    work: Work | None = None
     try:
         work = make_plan(night)
+        require_beatable(work)
         candidate = train(night, work)
         verdict = judge(night, work, candidate)
         # Another version can have been activated between the verdict and its publication.
         while not publish(night, work, candidate, verdict):
             verdict = judge(night, work, candidate)
     except NoExpert as end:
-        end_without_expert(night, end)
+        end_without_expert(night, end, None if work is None else work.plan.trust)
 
 
 def train(night: Night, work: Work) -> Candidate:
@@ -140,7 +145,7 @@ def _trained(night: Night, work: Work) -> str:
     def on_iteration(state: State, progress: Progress) -> None:
         night.folder.save_state(state)
         night.report(progress)
-        if evaluator.errored > MAX_ERRORED * evaluator.graded:
+        if evaluator.errored > MAX_ERRORED_ANSWERS * evaluator.graded:
             raise NoExpert(
                 "too_many_errored",
                 f"{evaluator.errored} of {evaluator.graded} answers could not be graded, the last"
@@ -168,12 +173,14 @@ def judge(night: Night, work: Work, candidate: Candidate) -> Verdict:
     opponent = active if active is not None and servable(active, house.engine) else None
     served = None if opponent is None else coordinates(house, opponent.id)
     evaluator = _evaluator(night, work.data.heldout)
+    trivial = work.plan.trivial
     result = gate.decide(
         _passes(evaluator, candidate.flat, work.data.heldout),
         _passes(evaluator, served, work.data.heldout),
         minimum=settings.min_heldout,
         alpha=settings.alpha,
         max_errored_fraction=MAX_ERRORED_AT_GATE,
+        trivial=None if trivial is None else [trivial[p.episode_id] for p in work.data.heldout],
     )
     verdict = Verdict(
         result, None if opponent is None else opponent.id, None if active is None else active.id
@@ -222,12 +229,13 @@ def publish(night: Night, work: Work, candidate: Candidate, verdict: Verdict) ->
         settle(session, version.id)
         outcome = {
             "published": published,
-            "reason": _reason(verdict.result, night.house.settings.min_heldout),
+            "reason": _reason(verdict.result, night.house.settings),
             "message": verdict.result.reason,
             "version_id": version.id,
             "version": version.number,
             "numbers": _numbers(verdict),
             "training": candidate.training,
+            "trust": work.plan.trust,
         }
         ending = JobStatus.SUCCEEDED if published else JobStatus.REJECTED
         jobs.append_event(session, night.job.id, "published" if published else "rejected", outcome)
@@ -236,10 +244,10 @@ def publish(night: Night, work: Work, candidate: Candidate, verdict: Verdict) ->
     return True
 
 
-def end_without_expert(night: Night, end: NoExpert) -> None:
-    """Stores the end of a job that made no expert, with the reason and the numbers."""
+def end_without_expert(night: Night, end: NoExpert, trust: dict[str, Any] | None) -> None:
+    """Stores the end of a job that made no expert: the reason, the numbers, the trust checks."""
     outcome: dict[str, Any] = {"published": False, "reason": end.reason, "message": end.message}
-    outcome["numbers"] = end.numbers
+    outcome |= {"numbers": end.numbers, "trust": trust}
     with night.house.database.session() as session:
         night.still_running(session)
         jobs.append_event(session, night.job.id, "rejected", outcome)
@@ -276,10 +284,13 @@ def _numbers(verdict: Verdict) -> dict[str, Any]:
     return asdict(verdict.result) | {"compared_with": verdict.compared_with}
 
 
-def _reason(result: GateResult, minimum: int) -> str:
+def _reason(result: GateResult, settings: Settings) -> str:
     """The verdict as one word."""
     if result.publish:
         return "better"
     if result.errored > MAX_ERRORED_AT_GATE * (result.n + result.errored):
         return "too_many_errored"
-    return "too_few_heldout" if result.n < minimum else "not_better"
+    if result.n < settings.min_heldout:
+        return "too_few_heldout"
+    better = result.candidate_only > result.active_only and result.p_value < settings.alpha
+    return "not_better_than_trivial" if better else "not_better"

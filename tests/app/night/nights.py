@@ -19,7 +19,7 @@ from app.night.context import House
 from app.night.jobs import JobRunner
 from storage import atomic, episodes, jobs, tasks
 from storage.db import Database
-from storage.episodes import EpisodeDraft, GradeDraft
+from storage.episodes import EpisodeDraft
 from storage.experts import TENSORS, ExpertStore
 from storage.jobs import FINAL
 from storage.tables import Job, JobStatus, Task
@@ -43,8 +43,13 @@ WORDS = ("light", "kitchen", "door", "window", "garage", "bedroom", "open", "clo
 
 
 def settings_for(data: Path, **changes: Any) -> Settings:
-    """Settings that fit so few prompts."""
-    return Settings(data_dir=data, heldout_fraction=0.4, min_heldout=12, **changes)
+    """Settings that fit so few prompts, and a task whose right answer is always the same."""
+    fitting: dict[str, Any] = {
+        "heldout_fraction": 0.4,
+        "min_heldout": 12,
+        "max_trivial_share": 1.0,
+    }
+    return Settings(data_dir=data, **(fitting | changes))
 
 
 def no_expert(version_id: str) -> Any:
@@ -93,6 +98,13 @@ def add_task(house: House, grader: dict[str, Any] = GRADER, **fields: Any) -> Ta
         )
 
 
+def change_grader(house: House, grader: dict[str, Any]) -> Task:
+    """The task, with another grader."""
+    changes = {"grader": grader, "grader_hash": verifiers.grader_hash(grader)}
+    with house.database.session() as session:
+        return tasks.update(session, TASK, changes)
+
+
 def add_episodes(
     house: House,
     numbers: range,
@@ -108,7 +120,7 @@ def add_episodes(
             messages = [{"role": "user", "content": text_of(number)}]
             draft = EpisodeDraft(messages, completion, item(number))
             grade = grader.grade(Sample(output_text=completion), draft.item)
-            row = GradeDraft(task.grader_hash, grade.status.value, grade.score, grade.seconds)
+            row = night_data.grade_draft(grade, task.grader_hash)
             ids.append(episodes.add(session, TASK, draft, row)[0].id)
     return ids
 

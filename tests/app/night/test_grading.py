@@ -25,15 +25,8 @@ def full(house):
     nights.add_task(house)
     for start in (0, 75):
         nights.add_episodes(house, range(75), completion=f"door{start or ''}")
-    changed(house, CHANGED)
+    nights.change_grader(house, CHANGED)
     return house
-
-
-def changed(house, grader):
-    """The task, with another grader."""
-    changes = {"grader": grader, "grader_hash": verifiers.grader_hash(grader)}
-    with house.database.session() as session:
-        return tasks.update(session, TASK, changes)
 
 
 def task_of(house):
@@ -69,7 +62,7 @@ def test_the_old_graders_grades_are_kept_and_count_again_when_it_comes_back(full
     before = counts(full, nights.GRADER)
     list(grading.regrade(full.database, task_of(full), in_process))
     assert counts(full, nights.GRADER) == before == Counts(failed=COUNT)
-    back = changed(full, nights.GRADER)
+    back = nights.change_grader(full, nights.GRADER)
     assert list(grading.regrade(full.database, back, in_process)) == []
 
 
@@ -135,7 +128,7 @@ def test_nobody_waits_while_a_step_is_graded(full):
         done = threading.Event()
 
         def write():
-            changed(full, nights.GRADER)
+            nights.change_grader(full, nights.GRADER)
             done.set()
 
         thread = threading.Thread(target=write)
@@ -172,7 +165,7 @@ def test_a_night_grades_what_the_new_grader_has_not_seen_and_can_be_stopped_at_i
 
 def test_grades_are_stored_with_all_they_say(full):
     config = {"type": "multi", "graders": {"a": CHANGED}}
-    task = changed(full, config)
+    task = nights.change_grader(full, config)
     list(grading.regrade(full.database, task, lambda pairs: in_process(pairs, config)))
     with full.database.reading() as session:
         _, grade = episodes.graded(session, TASK, task.grader_hash)[0]
