@@ -39,6 +39,7 @@ from app.state import Parts
 from storage.atomic import FolderLock
 from storage.db import Database
 from storage.experts import ExpertStore
+from verifiers import GraderPool
 
 logger = logging.getLogger("nightowl")
 
@@ -65,9 +66,10 @@ def running(settings: Settings) -> Iterator[Parts]:
         stack.callback(database.close)
         database.migrate()
         store = _checked_store(settings)
+        graders = stack.enter_context(GraderPool())  # starts while the model is loaded
         engine = _engine(settings, store)
         engine.start()
-        jobs = JobRunner(database, store, engine, settings)
+        jobs = JobRunner(database, store, engine, graders, settings)
         # The engine closes before the runner stops: a job in the middle of a long rollout is then
         # interrupted after one engine step, and goes on from its checkpoint at the next start.
         stack.callback(jobs.stop)
@@ -76,7 +78,7 @@ def running(settings: Settings) -> Iterator[Parts]:
         nights = nightly.schedule(database, settings, jobs)
         nights.start()
         stack.callback(nights.stop)
-        parts = Parts(settings, token, database, store, engine, jobs, nights)
+        parts = Parts(settings, token, database, store, engine, graders, jobs, nights)
         stack.callback(parts.stopping.set)
         yield parts
 

@@ -14,6 +14,7 @@ from app.night.schedule import NightSchedule
 from storage.db import Database
 from storage.experts import ExpertStore
 from storage.values import utcnow
+from verifiers import GraderPool
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Parts:
     database: Database
     experts: ExpertStore
     engine: Engine
+    graders: GraderPool
     jobs: JobRunner
     schedule: NightSchedule
     started_at: datetime = field(default_factory=utcnow)

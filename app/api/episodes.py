@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response, status
 from sqlmodel import Session
 
-import verifiers
 from app.api import graders
 from app.api.errors import ApiError
 from app.api.schemas import EpisodeBody, EpisodeCreate, EpisodePublic
@@ -16,8 +15,8 @@ from app.state import Parts, Running
 from storage import episodes, tasks
 from storage.episodes import EpisodeDraft, GradeDraft
 from storage.errors import Conflict, Invalid, NotFound, StorageError
-from storage.tables import Episode, GradeRow
-from verifiers import Grader, Sample
+from storage.tables import Episode, GradeRow, Task
+from verifiers import Sample
 
 router = APIRouter(prefix="/episodes")
 
@@ -81,22 +80,24 @@ def delete(episode_id: str, parts: Running) -> Deleted:
 
 def _grade_all(parts: Parts, drafts: list[EpisodeCreate], *, listed: bool) -> list[GradeDraft]:
     """A grade for each episode, made outside the write transaction that others wait for."""
-    built: dict[str, tuple[Grader, str]] = {}
+    found: dict[str, Task] = {}
     with parts.database.reading() as session:
         for index, draft in enumerate(drafts):
-            if draft.task in built:
+            if draft.task in found:
                 continue
             try:
-                task = tasks.get(session, draft.task)
+                found[draft.task] = tasks.get(session, draft.task)
             except NotFound as error:
                 raise _refused(error, f"{index}." if listed else "") from error
-            built[draft.task] = (verifiers.build(task.grader), task.grader_hash)
-    grades = []
-    for draft in drafts:
-        grader, digest = built[draft.task]
-        grade = grader.grade(Sample(output_text=draft.completion), draft.item)
-        grades.append(grade_draft(grade, digest))
-    return grades
+    graded: dict[int, GradeDraft] = {}
+    for task in found.values():
+        of = [index for index, draft in enumerate(drafts) if draft.task == task.name]
+        grades = parts.graders.grade_many(
+            task.grader,
+            [(Sample(output_text=drafts[i].completion), drafts[i].item) for i in of],
+        )
+        graded |= zip(of, [grade_draft(grade, task.grader_hash) for grade in grades], strict=True)
+    return [graded[index] for index in range(len(drafts))]
 
 
 def _refused(error: StorageError, place: str) -> Exception:

@@ -6,6 +6,7 @@ import verifiers
 from app.api.errors import ApiError
 from app.api.schemas import GradePublic, GraderInfo, GraderRun, GraderValid, GraderValidate
 from app.api.wire import Json, Listed
+from app.state import Running
 from storage.tables import GradeRow
 from verifiers import Grade, Grader, GraderConfigError, Sample, Status
 
@@ -66,7 +67,8 @@ def validate(body: GraderValidate) -> GraderValid:
 
 
 @router.post("/run")
-def run(body: GraderRun) -> GradePublic:
+def run(body: GraderRun, parts: Running) -> GradePublic:
     """Grades one answer without storing anything."""
-    grader, digest = build_grader(body.grader)
-    return public(grader.grade(Sample(output_text=body.model_sample), body.item), digest)
+    _, digest = build_grader(body.grader)
+    grade = parts.graders.grade(body.grader, Sample(output_text=body.model_sample), body.item)
+    return public(grade, digest)

@@ -16,7 +16,7 @@ from storage.experts import ExpertStore
 from storage.tables import Job, JobStatus, Task
 from trainers.fura_s import Progress
 from trainers.state import FuraSConfig
-from verifiers import Grade, Grader, Sample, build
+from verifiers import Grade, GraderPool, Sample
 
 
 class NightError(Exception):
@@ -54,6 +54,7 @@ class House:
     database: Database
     store: ExpertStore
     engine: Engine
+    graders: GraderPool
     settings: Settings
     notify: Callable[[str], None] = lambda _: None
 
@@ -69,14 +70,21 @@ class Night:
     house: House
     job: Job
     task: Task
-    grader: Grader
     config: FuraSConfig
     folder: RunFolder
     check: Callable[[], None]
 
     def grade_many(self, pairs: Sequence[tuple[Sample, dict[str, Any]]]) -> list[Grade]:
         """Grades of completions with their items, in order."""
-        return [self.grader.grade(sample, item) for sample, item in pairs]
+        return self.house.graders.grade_many(self.task.grader, pairs)
+
+    def references(self, items: Sequence[dict[str, Any]]) -> list[str | None]:
+        """A right answer for each item, None where the grader can write none."""
+        return self.house.graders.references(self.task.grader, items)
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        """A right answer for one item."""
+        return self.references([item])[0]
 
     def say(self, type: str, data: dict[str, Any]) -> None:
         """Stores an event of the job; a phase is also what `job.progress` then shows."""
@@ -124,7 +132,6 @@ def open_night(house: House, job_id: str, should_stop: Callable[[], str | None])
         house=house,
         job=job,
         task=task,
-        grader=build(task.grader),
         config=FuraSConfig.model_validate(job.config),
         folder=RunFolder(house.settings.runs / job.id),
         check=check,

@@ -5,7 +5,7 @@ item or the grader is broken, and such an item would break the grading of every 
 What the client's model answered is not used; the night answers the prompts itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,9 +17,11 @@ from storage.episodes import GradeDraft
 from storage.errors import NotFound
 from storage.tables import Episode, GradeRow, GradeStatus, Task
 from storage.values import content_hash
-from verifiers import Grade, Grader
+from verifiers import Grade
 
 Messages = list[dict[str, Any]]
+References = Callable[[Sequence[dict[str, Any]]], list[str | None]]
+"""Writes a right answer for each item, None where the grader cannot."""
 
 MAX_HELDOUT = 512
 """More held-out prompts than this are not judged, the newest are: a gate has to end."""
@@ -145,31 +147,33 @@ def prepare(
     training: Sequence[Episode],
     heldout: Sequence[Episode],
     task: Task,
-    grader: Grader,
+    references: References,
     encoder: Encoder,
     max_tokens: int,
 ) -> Dataset:
     """Tokens and references of both sides; answers have room for `max_tokens`."""
-    sides = [
-        [_prompt(episode, task, grader, encoder, max_tokens) for episode in side]
-        for side in (training, heldout)
+    asked = [*training, *heldout]
+    texts = references([episode.item for episode in asked])
+    prompts = [
+        _prompt(episode, task, text, encoder, max_tokens)
+        for episode, text in zip(asked, texts, strict=True)
     ]
+    sides = prompts[: len(training)], prompts[len(training) :]
     usable = [tuple(prompt for prompt in side if prompt is not None) for side in sides]
     unusable = sum(prompt is None for side in sides for prompt in side)
     return Dataset(usable[0], usable[1], unusable)
 
 
 def _prompt(
-    episode: Episode, task: Task, grader: Grader, encoder: Encoder, max_tokens: int
+    episode: Episode, task: Task, text: str | None, encoder: Encoder, max_tokens: int
 ) -> Prompt | None:
-    """The episode's prompt, or None when the model cannot be asked it."""
+    """The episode's prompt, `text` its right answer; None when the model cannot be asked it."""
     try:
         tokens = encoder.encode(conversation(episode.messages, task.system_prompt), task.tools)
     except ValueError:  # counted by the caller: the chat template refuses these messages
         return None
     if len(tokens) + max_tokens > encoder.max_context:
         return None
-    text = grader.reference(episode.item)
     reference = None if text is None else encoder.encode_text(text, end=True)
     if reference is not None and len(tokens) + len(reference) > encoder.max_context:
         reference = None

@@ -14,8 +14,9 @@ from app.engine.sampling import Sampling
 from app.engine.text import Completion
 from app.night.context import NoExpert
 from app.night.data import Prompt
+from app.night.grading import GradeMany
 from trainers.fura_s import Scores
-from verifiers import Grade, Grader, Sample
+from verifiers import Sample
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -59,14 +60,14 @@ class Evaluator:
     def __init__(
         self,
         engine: Answering,
-        grader: Grader,
+        grade_many: GradeMany,
         prompts: Sequence[Prompt],
         max_tokens: int,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`check` is called before each use of the engine; what it raises ends the evaluation."""
         self._engine = engine
-        self._grader = grader
+        self._grade_many = grade_many
         self._prompts = prompts
         self._sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
         self._check = check
@@ -81,13 +82,22 @@ class Evaluator:
         answers = self._engine.generate(candidates, [p.tokens for p in asked], self._sampling)
         score = np.full((len(answers), len(asked)), np.nan, dtype=np.float32)
         passed = np.zeros(score.shape, dtype=np.bool_)
-        for column, prompt in enumerate(asked):
-            grades: dict[str, Grade] = {}  # candidates often agree
-            for row, line in enumerate(answers):
-                grade = self._grade(line[column], prompt, grades)
-                if grade is not None and grade.score is not None:
-                    score[row, column] = grade.score
-                    passed[row, column] = grade.passed
+        graded: list[tuple[int, int]] = []
+        for row, line in enumerate(answers):
+            for column, answer in enumerate(line):
+                if answer.error is None:
+                    graded.append((row, column))
+                else:  # the engine could not finish it
+                    self._count_error(answer.error)
+        grades = self._grade_many(
+            [(Sample(output_text=answers[r][c].text), asked[c].item) for r, c in graded]
+        )
+        for place, grade in zip(graded, grades, strict=True):
+            if grade.score is None:
+                self._count_error(grade.error)
+            else:
+                score[place], passed[place] = grade.score, grade.passed
+        self.graded += score.size
         tokens = sum(len(answer.tokens) for line in answers for answer in line)
         return Scores(score=score, passed=passed, tokens=tokens)
 
@@ -128,18 +138,6 @@ class Evaluator:
         values[:, list(columns)] = self._engine.likelihood(candidates, asked, references, first)
         return values, len(candidates) * sum(len(reference) for reference in references)
 
-    def _grade(self, answer: Completion, prompt: Prompt, grades: dict[str, Grade]) -> Grade | None:
-        """The grade of one answer, or None when the engine could not finish the row."""
-        self.graded += 1
-        if answer.error is not None:
-            self.errored += 1
-            self.last_error = answer.error
-            return None
-        grade = grades.get(answer.text)
-        if grade is None:
-            grade = self._grader.grade(Sample(output_text=answer.text), prompt.item)
-            grades[answer.text] = grade
-        if grade.score is None:
-            self.errored += 1
-            self.last_error = grade.error
-        return grade
+    def _count_error(self, error: str | None) -> None:
+        self.errored += 1
+        self.last_error = error

@@ -27,6 +27,7 @@ from storage.errors import NoSpace, StorageError
 from storage.experts import ExpertStore
 from storage.tables import Job, JobStatus
 from trainers.state import FuraSConfig
+from verifiers import GraderPool
 
 logger = logging.getLogger("nightowl")
 
@@ -48,13 +49,14 @@ class JobRunner:
         database: Database,
         store: ExpertStore,
         engine: Engine,
+        graders: GraderPool,
         settings: Settings,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._settings = settings
         self._notify = notify
-        self._house = House(database, store, engine, settings, notify)
+        self._house = House(database, store, engine, graders, settings, notify)
         self._stopping = threading.Event()
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nightowl-jobs", daemon=True)

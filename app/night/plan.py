@@ -143,7 +143,7 @@ def _checked_trust(
     report = trust.check(
         [of[prompt.episode_id] for prompt in dataset.training],
         graded,
-        night.grader.reference,
+        night.reference,
         night.grade_many,
         threshold=night.house.settings.max_trivial_share,
         max_chars=night.config.max_tokens * trust.CHARS_PER_TOKEN,
@@ -206,7 +206,7 @@ def _prepared(night: Night, choice: Choice) -> Dataset:
         training = data.load(session, choice.training)
         heldout = data.load(session, choice.heldout)
     engine, tokens = night.house.engine, night.config.max_tokens
-    return data.prepare(training, heldout, night.task, night.grader, engine, tokens)
+    return data.prepare(training, heldout, night.task, night.references, engine, tokens)
 
 
 def _fingerprint(night: Night, dataset: Dataset) -> str:

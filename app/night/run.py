@@ -257,7 +257,7 @@ def end_without_expert(night: Night, end: NoExpert, trust: dict[str, Any] | None
 
 def _evaluator(night: Night, prompts: tuple[Prompt, ...]) -> Evaluator:
     tokens = night.config.max_tokens
-    return Evaluator(night.house.engine, night.grader, prompts, tokens, night.check)
+    return Evaluator(night.house.engine, night.grade_many, prompts, tokens, night.check)
 
 
 def _manifest(night: Night, work: Work, candidate: Candidate, verdict: Verdict) -> Manifest:

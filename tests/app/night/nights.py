@@ -3,6 +3,8 @@
 Its task asks for the same answer to every prompt; a few iterations teach it to the random model.
 """
 
+import atexit
+import functools
 import os
 import signal
 import threading
@@ -23,7 +25,7 @@ from storage.episodes import EpisodeDraft
 from storage.experts import TENSORS, ExpertStore
 from storage.jobs import FINAL
 from storage.tables import Job, JobStatus, Task
-from verifiers import Sample
+from verifiers import GraderPool, Sample
 
 TASK = "letters"
 GRADER: dict[str, Any] = {"type": "string_check"}
@@ -78,9 +80,18 @@ def house_in(
     database = Database(settings.db)
     database.migrate()
     try:
-        yield House(database, ExpertStore(settings.experts), engine, settings, notify)
+        store = ExpertStore(settings.experts)
+        yield House(database, store, engine, graders(), settings, notify)
     finally:
         database.close()
+
+
+@functools.cache
+def graders() -> GraderPool:
+    """The pool of all houses of this process, with which it ends."""
+    pool = GraderPool()
+    atexit.register(pool.close)
+    return pool
 
 
 def text_of(number: int) -> str:
@@ -201,7 +212,9 @@ class Watch:
 
 def runner_of(house: House, watch: Watch) -> JobRunner:
     """A runner of the house's jobs, not started."""
-    return JobRunner(house.database, house.store, house.engine, house.settings, watch)
+    return JobRunner(
+        house.database, house.store, house.engine, house.graders, house.settings, watch
+    )
 
 
 def run_and_die(model: str, data: str, step: str, count: int) -> None:

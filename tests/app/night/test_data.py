@@ -43,8 +43,12 @@ def task_row(**fields):
     return Task(name=TASK, **values)
 
 
+def references(items):
+    return [GRADER.reference(item) for item in items]
+
+
 def prepare(engine, training, heldout=(), task=None, max_tokens=4):
-    return data.prepare(training, heldout, task or task_row(), GRADER, engine, max_tokens)
+    return data.prepare(training, heldout, task or task_row(), references, engine, max_tokens)
 
 
 def test_the_tasks_system_prompt_leads_unless_the_client_sent_one():

@@ -1,5 +1,7 @@
 """Candidates against engine and grader used one by one."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -11,9 +13,14 @@ from app.night.evaluate import ENERGY_TEXTS, Evaluator
 from tests.app.night import nights
 from verifiers import Sample
 
-GRADER = verifiers.build({"type": "string_check", "operation": "like"})
+GRADER = {"type": "string_check", "operation": "like"}
+HAS_E = {"type": "string_check", "operation": "ilike", "reference": "e"}
 TOKENS = 3
 COUNT = 6
+
+
+def grading(config=GRADER):
+    return functools.partial(nights.graders().grade_many, config)
 
 
 @pytest.fixture
@@ -44,8 +51,8 @@ def without(prompt, **changes):
 def test_scores_are_those_of_each_candidate_answering_each_prompt_alone(
     engine, prompts, candidates
 ):
-    grader = verifiers.build({"type": "string_check", "operation": "ilike", "reference": "e"})
-    scores = Evaluator(engine, grader, prompts, TOKENS).scores(candidates, range(COUNT))
+    grader = verifiers.build(HAS_E)
+    scores = Evaluator(engine, grading(HAS_E), prompts, TOKENS).scores(candidates, range(COUNT))
     tokens = 0
     for row, flat in enumerate(candidates):
         for column, prompt in enumerate(prompts):
@@ -60,14 +67,13 @@ def test_scores_are_those_of_each_candidate_answering_each_prompt_alone(
 
 
 def test_prompts_are_named_by_their_numbers_in_any_order(engine, prompts, candidates):
-    grader = verifiers.build({"type": "string_check", "operation": "ilike", "reference": "e"})
-    evaluator = Evaluator(engine, grader, prompts, TOKENS)
+    evaluator = Evaluator(engine, grading(HAS_E), prompts, TOKENS)
     whole = evaluator.scores(candidates, range(COUNT)).score
     assert np.array_equal(evaluator.scores(candidates, [4, 1]).score, whole[:, [4, 1]])
 
 
 def test_no_candidates_is_the_base_and_so_are_zeros(engine, prompts):
-    evaluator = Evaluator(engine, GRADER, prompts, TOKENS)
+    evaluator = Evaluator(engine, grading(), prompts, TOKENS)
     base = evaluator.scores(None, range(COUNT))
     zeros = np.zeros((1, engine.coordinates.total), dtype=np.float32)
     assert base.score.shape == (1, COUNT)
@@ -78,7 +84,7 @@ def test_an_answer_that_cannot_be_graded_is_nan_and_counted_never_a_zero(
     engine, prompts, candidates
 ):
     broken = [without(prompts[0], item={"unknown": 1}), *prompts[1:]]
-    evaluator = Evaluator(engine, GRADER, broken, TOKENS)
+    evaluator = Evaluator(engine, grading(), broken, TOKENS)
     scores = evaluator.scores(candidates, range(COUNT))
     assert np.isnan(scores.score[:, 0]).all()
     assert not scores.passed[:, 0].any()
@@ -91,7 +97,7 @@ def test_a_row_the_engine_cannot_finish_is_nan_and_leaves_the_others_alone(
     engine, prompts, candidates
 ):
     candidates[1] = 3e38
-    evaluator = Evaluator(engine, GRADER, prompts, TOKENS)
+    evaluator = Evaluator(engine, grading(), prompts, TOKENS)
     scores = evaluator.scores(candidates, range(COUNT)).score
     assert np.isnan(scores[1]).all()
     assert np.isfinite(scores[[0, 2, 3]]).all()
@@ -103,7 +109,9 @@ def test_likelihood_is_the_engines_where_there_is_a_reference_and_nan_elsewhere(
     engine, prompts, candidates
 ):
     mixed = [without(p, reference=None) if i % 2 else p for i, p in enumerate(prompts)]
-    values, tokens = Evaluator(engine, GRADER, mixed, TOKENS).likelihood(candidates, range(COUNT))
+    values, tokens = Evaluator(engine, grading(), mixed, TOKENS).likelihood(
+        candidates, range(COUNT)
+    )
     assert values.shape == (len(candidates), COUNT)
     assert np.isnan(values[:, 1::2]).all()
     for column in range(0, COUNT, 2):
@@ -115,14 +123,14 @@ def test_likelihood_is_the_engines_where_there_is_a_reference_and_nan_elsewhere(
 
 def test_likelihood_without_any_reference_does_not_ask_the_engine(engine, prompts, candidates):
     bare = [without(prompt, reference=None) for prompt in prompts]
-    values, tokens = Evaluator(engine, GRADER, bare, TOKENS).likelihood(candidates, range(COUNT))
+    values, tokens = Evaluator(engine, grading(), bare, TOKENS).likelihood(candidates, range(COUNT))
     assert np.isnan(values).all()
     assert tokens == 0
 
 
 def test_energies_are_those_of_prompts_with_their_right_answers(engine, prompts, candidates):
     mixed = [without(p, reference=None) if i % 2 else p for i, p in enumerate(prompts)]
-    energies = Evaluator(engine, GRADER, mixed, TOKENS).energies(candidates[1])
+    energies = Evaluator(engine, grading(), mixed, TOKENS).energies(candidates[1])
     texts = [p.tokens if i % 2 else p.tokens + p.reference for i, p in enumerate(prompts)]
     wanted = engine.energies(candidates[1:2], texts)
     assert energies.shape == (engine.coordinates.total,)
@@ -132,14 +140,14 @@ def test_energies_are_those_of_prompts_with_their_right_answers(engine, prompts,
 
 def test_energies_of_many_prompts_are_measured_on_the_first(engine, prompts, candidates):
     many = [prompts[number % 2] for number in range(ENERGY_TEXTS)] + prompts[2:]
-    first = Evaluator(engine, GRADER, many[:ENERGY_TEXTS], TOKENS).energies(candidates[0])
-    assert np.array_equal(Evaluator(engine, GRADER, many, TOKENS).energies(candidates[0]), first)
+    first = Evaluator(engine, grading(), many[:ENERGY_TEXTS], TOKENS).energies(candidates[0])
+    assert np.array_equal(Evaluator(engine, grading(), many, TOKENS).energies(candidates[0]), first)
 
 
 def test_energies_that_are_not_finite_end_the_night_with_the_reason(engine, prompts, candidates):
     candidates[0] = 3e38
     with pytest.raises(NoExpert, match="not finite") as end:
-        Evaluator(engine, GRADER, prompts, TOKENS).energies(candidates[0])
+        Evaluator(engine, grading(), prompts, TOKENS).energies(candidates[0])
     assert end.value.reason == "diverged"
 
 
@@ -150,7 +158,7 @@ def test_the_check_comes_before_each_use_of_the_engine(engine, prompts, candidat
     def check():
         raise Stop
 
-    evaluator = Evaluator(engine, GRADER, prompts, TOKENS, check)
+    evaluator = Evaluator(engine, grading(), prompts, TOKENS, check)
     with pytest.raises(Stop):
         evaluator.scores(candidates, [0])
     with pytest.raises(Stop):
