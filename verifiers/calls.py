@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
@@ -83,6 +84,17 @@ def write_call(name: str, arguments: dict[str, Any], syntax: Syntax) -> str | No
         return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     inside = ", ".join(f"{key}={_write_value(value)}" for key, value in arguments.items())
     return f"{name}({inside})"
+
+
+def write_calls(calls: Sequence[tuple[str, dict[str, Any]]], syntax: Syntax) -> str | None:
+    """Write calls as text, one a line or as a JSON array; None for `tools`."""
+    texts = [write_call(name, arguments, syntax) for name, arguments in calls]
+    written = [text for text in texts if text is not None]
+    if len(written) < len(texts):
+        return None
+    if syntax == "json" and len(written) > 1:
+        return f"[{', '.join(written)}]"
+    return "\n".join(written)
 
 
 def _readings(sample: Sample, syntax: Syntax, ignore: bool, several: bool) -> tuple[Reading, ...]:

@@ -1,11 +1,16 @@
-"""`function_call`: one call, name and arguments against allowed values; or no call at all.
+"""`function_call`: calls, their names and arguments against allowed values; or no call at all.
 
-The item's `call` is `{"name": "turn_on", "arguments": {"area": ["kitchen", "den"], "level": 50}}`.
-An argument holds a value or a list of allowed values, as in BFCL; "" in the list means that the
-argument may be left out. A value that is itself a list is wrapped: `[[1, 2]]`. `null` instead of a
-call means that the right answer calls nothing.
+The item's `call` is `{"name": "turn_on", "arguments": {"area": ["kitchen", "den"], "level": 50}}`,
+or the same as BFCL's `ground_truth` spells it: `{"turn_on": {"area": ["kitchen", "den"]}}`.
+An argument holds a value or a list of allowed values; "" in the list means that the argument may be
+left out. `verifiers/allowed.py` says how lists and objects are allowed. `null` or `[]` means that
+the right answer calls nothing. `calls` says how many there are:
 
-Score = weighted mean of three sub-scores (weights 0.1, 0.4, 0.5 unless configured):
+* one: one call;
+* in_order: the item has a list of calls, and they are wanted in that order;
+* any_order: a list of calls in whatever order.
+
+Score of one call = weighted mean of three sub-scores (weights 0.1, 0.4, 0.5 unless configured):
 
 * parseable: 1 for a whole call, 0.5 for a whole call with something else around it, 0 for a broken
   one, whose name and arguments still count as far as they could be read;
@@ -14,19 +19,27 @@ Score = weighted mean of three sub-scores (weights 0.1, 0.4, 0.5 unless configur
   a wrong value is half a pair; of duplicates the best counts once. F1 is 1 when a call needs no
   arguments and gives none.
 
-Passes only for a whole call with the right name, every needed argument with an allowed value and no
-other. When nothing is to be called, passes whatever does not begin a call, and scores 0 or 1.
+With several, wanted and given calls are paired so that their scores add up to most (for in_order
+without crossing), and every sub-score is 2 * its sum over pairs / (wanted + given calls). A fourth,
+`calls`, counts the pairs that are exactly right; it is shown and does not weigh. A completion that
+makes more than 64 calls fails with score 0.
+
+Passes only for whole calls with the right names, every needed argument with an allowed value and
+nothing else. When nothing is to be called, passes what begins no call anywhere, and scores 0 or 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from verifiers.allowed import Allowed, example_object, parse_object
 from verifiers.base import (
+    BEST_FAILED_SCORE,
+    NOTHING_RIGHT,
     BuildNested,
     Family,
     Grade,
@@ -39,9 +52,10 @@ from verifiers.base import (
     grade_with,
     passing,
 )
-from verifiers.calls import Reading, Shape, read_call, write_call
+from verifiers.calls import MAX_CALLS, Reading, Shape, read_call, read_calls, write_calls
+from verifiers.matching import Gains, Pairs, pair_in_any_order, pair_in_order
 from verifiers.templates import item_value, parse_path
-from verifiers.values import Normalise, canonical
+from verifiers.values import Normalise
 
 
 class CallWeights(BaseModel):
@@ -67,15 +81,20 @@ class FunctionCallConfig(GraderConfig):
     reference: str = Field(
         default="call", description="Path of the expected call in the item; {{item.x}} too."
     )
+    calls: Literal["one", "in_order", "any_order"] = Field(
+        default="one", description="Whether the item has one call or a list, and if order matters."
+    )
     syntax: Literal["json", "call", "tools"] = Field(
         default="json",
-        description='json: {"name": ..., "arguments": {...}}; call: turn_on(area=kitchen, '
-        "level=50), values quoted or not; tools: the completion's first tool call.",
+        description='json: {"name": ..., "arguments": {...}}, several as an array or one after the '
+        "other; call: turn_on(area=kitchen, level=50), values quoted or not, several one a line; "
+        "tools: the completion's tool calls.",
     )
     surrounding: Literal["refuse", "ignore"] = Field(
         default="refuse",
-        description="Text around the call. json: before or after the object; call: lines after "
-        "the first. tools: the text beside a tool call never matters, a second call always does.",
+        description="Text around the call. json: around the object; call: lines after the first, "
+        "with several calls every line that begins none. tools: the text beside a tool call never "
+        "matters. A call that is not wanted always does.",
     )
     weights: CallWeights = CallWeights()
     normalise: Normalise = Normalise()
@@ -93,25 +112,16 @@ class FunctionCallConfig(GraderConfig):
 
 
 @dataclass(frozen=True)
-class Argument:
-    """What one argument may be: the canonical allowed values, and whether it may be left out."""
-
-    allowed: frozenset[Hashable]
-    optional: bool
-    example: Any
-
-
-@dataclass(frozen=True)
 class Call:
-    """The call that the item accepts."""
+    """A call that the item accepts."""
 
     name: str
-    arguments: dict[str, Argument]
+    arguments: dict[str, Allowed]
 
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """Compares the call in a completion with the item's."""
+    """Compares the calls in a completion with the item's."""
 
     config: FunctionCallConfig
 
@@ -120,59 +130,85 @@ class FunctionCall:
         return grade_with(self._expect, self._compare, sample, item)
 
     def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the call with the first allowed values and without optional arguments.
+        """Return the calls with the first allowed values and without optional arguments.
 
         For an item that calls nothing this is the configured `no_call_text`. None for `tools`,
         whose calls are not text.
         """
         try:
-            call = self._expect(checked_item(item))
+            calls = self._expect(checked_item(item))
         except ItemError:
             return None  # The grade of any completion says what is wrong with the item.
-        if call is None:
+        if not calls:
             return passing(self, self.config.no_call_text, item)
-        needed = {key: arg.example for key, arg in call.arguments.items() if not arg.optional}
-        text = write_call(call.name, needed, self.config.syntax)
+        examples = [(call.name, example_object(call.arguments)) for call in calls]
+        text = write_calls(examples, self.config.syntax)
         return None if text is None else passing(self, text, item)
 
     def describe(self) -> dict[str, Any]:
         """Return the configuration with its defaults."""
         return self.config.model_dump(mode="json")
 
-    def _expect(self, item: dict[str, Any]) -> Call | None:
+    def _expect(self, item: dict[str, Any]) -> tuple[Call, ...]:
         place = self.config.reference
         value = item_value(item, tuple(place.split(".")))
         if value is None:
-            return None
-        if not isinstance(value, dict) or value.keys() != {"name", "arguments"}:
-            raise ItemError(f"the item's field '{place}' is not null or {{name, arguments}}")
-        if not isinstance(value["name"], str) or not value["name"]:
-            raise ItemError(f"the item's field '{place}.name' is not a function's name")
-        if not isinstance(value["arguments"], dict):
-            raise ItemError(f"the item's field '{place}.arguments' is not a JSON object")
-        return Call(
-            value["name"],
-            {
-                key: _argument(allowed, f"{place}.arguments.{key}", self.config.normalise)
-                for key, allowed in value["arguments"].items()
-            },
+            return ()
+        if not isinstance(value, list):
+            return (_call(value, place, self.config.normalise),)
+        most = 1 if self.config.calls == "one" else MAX_CALLS
+        if len(value) > most:
+            raise ItemError(
+                f"the item's field '{place}' lists {len(value)} calls; with calls = "
+                f"'{self.config.calls}' there can be {most}"
+            )
+        return tuple(
+            _call(one, f"{place}.{index}", self.config.normalise) for index, one in enumerate(value)
         )
 
-    def _compare(self, sample: Sample, call: Call | None) -> Outcome:
-        ignore = self.config.surrounding == "ignore"
-        reading = read_call(sample, self.config.syntax, ignore)
-        if call is None:
-            return Outcome(reading is None, float(reading is None))
+    def _compare(self, sample: Sample, calls: tuple[Call, ...]) -> Outcome:
+        syntax, ignore = self.config.syntax, self.config.surrounding == "ignore"
+        if not calls:
+            right = not read_calls(sample, syntax, ignore)
+            return Outcome(right, float(right))
+        if self.config.calls != "one":
+            return self._compare_several(read_calls(sample, syntax, ignore), calls)
+        reading = read_call(sample, syntax, ignore)
         if reading is None:
             return Outcome(False, 0.0, {"parseable": 0.0, "name": 0.0, "arguments": 0.0})
-        subscores = {
+        subscores = self._subscores(reading, calls[0])
+        right = _is_right(subscores)
+        return Outcome(right, 1.0 if right else self._weighted(subscores), subscores)
+
+    def _compare_several(self, readings: tuple[Reading, ...], calls: tuple[Call, ...]) -> Outcome:
+        if len(readings) > MAX_CALLS:
+            return NOTHING_RIGHT
+        table = [[self._subscores(reading, call) for reading in readings] for call in calls]
+        gains = [[self._gain(subscores) for subscores in row] for row in table]
+        pairs = _PAIRING[self.config.calls](gains)
+        paired = [table[i][j] for i, j in pairs]
+        right = [_is_right(subscores) for subscores in paired]
+        total = len(readings) + len(calls)
+        shares = {
+            key: 2 * sum(subscores[key] for subscores in paired) / total
+            for key in ("parseable", "name", "arguments")
+        }
+        subscores = {**shares, "calls": 2 * sum(right) / total}
+        if len(readings) == len(calls) == sum(right):
+            return Outcome(True, 1.0, subscores)
+        return Outcome(False, self._weighted(shares), subscores)
+
+    def _subscores(self, reading: Reading, call: Call) -> dict[str, float]:
+        return {
             "parseable": reading.shape.value,
             "name": float(reading.name == call.name),
             "arguments": _f1(reading, call, self.config.normalise),
         }
-        if all(score == 1.0 for score in subscores.values()):
-            return Outcome(True, 1.0, subscores)
-        return Outcome(False, self._weighted(subscores), subscores)
+
+    def _gain(self, subscores: dict[str, float]) -> float:
+        # A right call gains most even where the weights do not tell it from a wrong one.
+        weighted = min(self._weighted(subscores), BEST_FAILED_SCORE)
+        return 1.0 if _is_right(subscores) else weighted
 
     def _weighted(self, subscores: dict[str, float]) -> float:
         weights: dict[str, float] = self.config.weights.model_dump()
@@ -181,13 +217,33 @@ class FunctionCall:
         return min(1.0, total / sum(weights.values()))
 
 
-def _argument(value: Any, place: str, normalise: Normalise) -> Argument:
-    choices = value if isinstance(value, list) else [value]
-    if not choices:
-        raise ItemError(f"the item's field '{place}' allows no value")
-    optional = isinstance(value, list) and "" in value
-    allowed = frozenset(canonical(choice, normalise) for choice in choices)
-    return Argument(allowed, optional, choices[0])
+_PAIRING: dict[str, Callable[[Gains], Pairs]] = {
+    "in_order": pair_in_order,
+    "any_order": pair_in_any_order,
+}
+
+
+def _is_right(subscores: dict[str, float]) -> bool:
+    return all(score == 1.0 for score in subscores.values())
+
+
+def _call(value: Any, place: str, normalise: Normalise) -> Call:
+    """Read a call in either spelling; raises ItemError."""
+    if not isinstance(value, dict):
+        raise ItemError(f"the item's field '{place}' is not null or {{name, arguments}}")
+    if value.keys() == {"name", "arguments"}:
+        name, arguments = value["name"], value["arguments"]
+        arguments_place = f"{place}.arguments"
+    elif len(value) == 1 and not value.keys() & {"name", "arguments"}:
+        ((name, arguments),) = value.items()
+        arguments_place = f"{place}.{name}"
+    else:
+        raise ItemError(f"the item's field '{place}' is not null or {{name, arguments}}")
+    if not isinstance(name, str) or not name:
+        raise ItemError(f"the item's field '{place}.name' is not a function's name")
+    if not isinstance(arguments, dict):
+        raise ItemError(f"the item's field '{arguments_place}' is not a JSON object")
+    return Call(name, parse_object(arguments, arguments_place, normalise))
 
 
 def _f1(reading: Reading, call: Call, normalise: Normalise) -> float:
@@ -195,7 +251,7 @@ def _f1(reading: Reading, call: Call, normalise: Normalise) -> float:
     credit: dict[str, float] = {}
     for key, value in reading.arguments:
         if key in call.arguments:
-            right = canonical(value, normalise) in call.arguments[key].allowed
+            right = call.arguments[key].accept(value, normalise)
             credit[key] = max(credit.get(key, 0.0), 1.0 if right else 0.5)
     wanted = sum(key in credit or not arg.optional for key, arg in call.arguments.items())
     pairs = len(reading.arguments) + wanted

@@ -24,6 +24,8 @@ _MAX_BITS = math.ceil(MAX_DIGITS * math.log2(10))
 # so that no text can stand for a number with millions of digits.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,4})?)")
 _LITERALS = frozenset({"true", "false", "null"})
+# What BFCL's own checker leaves out of texts before it compares them.
+_PUNCTUATION = str.maketrans({**dict.fromkeys(" ,./-_*^"), "'": '"'})
 _INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
 
 
@@ -39,6 +41,10 @@ class Normalise(BaseModel):
     )
     numbers: bool = Field(
         default=True, description="Numbers, true, false and null equal their JSON text."
+    )
+    punctuation: bool = Field(
+        default=False,
+        description="Spaces and , . / - _ * ^ in texts are ignored and ' equals \", as in BFCL.",
     )
 
 
@@ -134,7 +140,7 @@ def _canonical_text(text: str, normalise: Normalise) -> Hashable:
         return "literal", text
     if normalise.numbers and is_number(text):
         return "number", Decimal(text)
-    return "text", text
+    return "text", text.translate(_PUNCTUATION) if normalise.punctuation else text
 
 
 def is_number(text: str) -> bool:

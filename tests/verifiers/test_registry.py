@@ -25,6 +25,8 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "json_match", "reference": "object", "fields": {"b.c": 2, "a": 1}},
     {"type": "function_call"},
     {"type": "function_call", "syntax": "call", "surrounding": "ignore"},
+    {"type": "function_call", "syntax": "call", "calls": "in_order"},
+    {"type": "function_call", "calls": "any_order", "surrounding": "ignore"},
     {"type": "multi", "graders": {"only": {"type": "function_call"}}, "weights": {"only": 2}},
 ]
 

@@ -149,6 +149,17 @@ def test_normalised_differences(one: Any, other: Any) -> None:
     assert canonical(one, Normalise()) != canonical(other, Normalise())
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("May 1, 2024", "may 1 2024"), ("a-b_c/d", "abcd"), ("it's", 'it"s'), ("x^2*y", "x2y")],
+)
+def test_punctuation_is_ignored_only_where_that_is_asked_for(one: str, other: str) -> None:
+    asked = Normalise(punctuation=True)
+    assert canonical(one, asked) == canonical(other, asked)
+    assert canonical(one, Normalise()) != canonical(other, Normalise())
+    assert canonical("1.5", asked) != canonical("15", asked) == canonical(15, asked)
+
+
 @given(st.text(max_size=8))
 def test_each_normalisation_can_be_switched_off(text: str) -> None:
     keep_case = Normalise(casefold=False)
