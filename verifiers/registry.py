@@ -15,11 +15,13 @@ from verifiers.base import Family, Grader, GraderConfigError
 from verifiers.function_call import FUNCTION_CALL
 from verifiers.json_match import JSON_MATCH
 from verifiers.multi import MULTI
+from verifiers.regex import REGEX
 from verifiers.string_check import STRING_CHECK
 from verifiers.values import json_problem
 
 FAMILIES: dict[str, Family] = {
     "string_check": STRING_CHECK,
+    "regex": REGEX,
     "json_match": JSON_MATCH,
     "function_call": FUNCTION_CALL,
     "multi": MULTI,

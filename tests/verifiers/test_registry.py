@@ -21,6 +21,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "string_check"},
     {"type": "string_check", "operation": "ilike"},
     {"type": "string_check", "input": "{{item.answer}}", "reference": "{{sample.output_text}}"},
+    {"type": "regex", "pattern": "^{{item.answer}}$", "example": "{{item.answer}}"},
     {"type": "json_match", "reference": "object"},
     {"type": "json_match", "reference": "object", "fields": {"b.c": 2, "a": 1}},
     {"type": "function_call"},

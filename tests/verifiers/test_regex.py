@@ -1,0 +1,120 @@
+"""`regex` against Python's `re`, and its templates."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verifiers import Grade, Grader, GraderConfigError, Sample, Status, build
+
+TEXT = st.text(alphabet="aAb .é\n", max_size=6)
+
+
+def regex(pattern: str, **more: Any) -> Grader:
+    """Build a regex grader."""
+    return build({"type": "regex", "pattern": pattern, **more})
+
+
+def grade(grader: Grader, text: str, item: dict[str, Any] | None = None) -> Grade:
+    """Grade a text."""
+    return grader.grade(Sample(output_text=text), item or {})
+
+
+@pytest.mark.parametrize("pattern", ["a+b", "^a.?$", "(a|b)(é)?", "[^a]", r"\.", "a *b"])
+@given(text=TEXT, ignore_case=st.booleans(), strip=st.booleans())
+def test_each_mode_is_the_search_it_names(
+    pattern: str, text: str, ignore_case: bool, strip: bool
+) -> None:
+    # RE2's "$" is the end of the text; Python's also stands before a last line break.
+    python = re.compile(pattern.replace("$", r"\Z"), re.IGNORECASE if ignore_case else 0)
+    searched = text.strip() if strip else text
+    for match, function in (("search", python.search), ("whole", python.fullmatch)):
+        for expect in ("match", "no_match"):
+            grader = regex(
+                pattern, match=match, expect=expect, ignore_case=ignore_case, strip=strip
+            )
+            result = grade(grader, text)
+            assert result.passed == ((function(searched) is not None) == (expect == "match"))
+            assert result.score == float(result.passed)
+
+
+@given(st.text(max_size=8).filter(str.strip), st.text(max_size=8))
+def test_a_field_of_the_item_is_found_literally(answer: str, text: str) -> None:
+    grader = regex("{{item.answer}}", strip=False)
+    assert grade(grader, text, {"answer": answer}).passed == (answer in text)
+    assert grade(grader, text + answer, {"answer": answer}).passed
+
+
+def test_a_field_of_the_item_can_be_part_of_the_expression() -> None:
+    grader = regex("^{{item.answer}}$", item_text="pattern")
+    assert grade(grader, "aaa", {"answer": "a+"}).passed
+    assert not grade(grader, "a+", {"answer": "a+"}).passed
+    assert grade(regex("^{{item.answer}}$"), "a+", {"answer": "a+"}).passed
+    assert grade(regex("{{item.n}} km"), "about 42 km", {"n": 42}).passed
+
+
+@pytest.mark.parametrize(
+    "answer", ["(", "(?=a)", "a{1001}", "a" * 3000, "", " ", None, r"\pL{900}"]
+)
+def test_a_broken_expression_of_the_item_is_errored(answer: Any) -> None:
+    grader = regex("{{item.answer}}", item_text="pattern", example="a")
+    result = grade(grader, "a", {"answer": answer})
+    assert (result.status, result.error_kind) == (Status.ERRORED, "item")
+    assert grader.reference({"answer": answer}) is None
+
+
+@pytest.mark.parametrize("answer", ["", " \n", None])
+def test_nothing_passes_by_containing_a_blank_field(answer: Any) -> None:
+    result = grade(regex("{{item.answer}}"), "x", {"answer": answer})
+    assert (result.status, result.error_kind) == (Status.ERRORED, "item")
+
+
+def test_the_example_is_the_reference_where_it_passes() -> None:
+    grader = regex("(?i)the answer is {{item.answer}}", example="The answer is {{item.answer}}.")
+    assert grader.reference({"answer": "4+4"}) == "The answer is 4+4."
+    assert grader.reference({}) is None
+    assert regex("a").reference({}) is None
+    assert regex("a", example="b").reference({}) is None
+    assert regex("a", example="{{item.other}}").reference({}) is None
+
+
+def test_text_that_is_too_long_fails_whatever_is_expected() -> None:
+    for expect in ("match", "no_match"):
+        for text in ("é" * 16_385, "a" * 1_000_000):
+            assert grade(regex("a", expect=expect), text).status is Status.FAILED
+
+
+def test_a_part_of_the_completion_can_be_searched() -> None:
+    grader = regex("^[0-9]+$", input="{{sample.output_json.n}}")
+    assert grade(grader, '{"n": 42}').passed
+    for text in ('{"n": "x"}', '{"m": 1}', "42"):
+        assert grade(grader, text).status is Status.FAILED
+
+
+def test_digits_and_words_are_ascii() -> None:
+    assert not grade(regex(r"^\d$"), "٣").passed
+    assert not grade(regex(r"^\w$"), "é").passed
+    assert grade(regex(r"^\pL$"), "é").passed
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({}, "pattern"),
+        ({"pattern": ""}, "pattern"),
+        ({"pattern": "("}, "pattern"),
+        ({"pattern": "(?=a)"}, "pattern"),
+        ({"pattern": "{{sample.output_text}}"}, "pattern"),
+        ({"pattern": "{{answer}}"}, "pattern"),
+        ({"pattern": "a", "input": "{{item.a}}"}, "input"),
+        ({"pattern": "a", "example": "{{sample.output_text}}"}, "example"),
+        ({"pattern": "a", "match": "prefix"}, "match"),
+        ({"pattern": "a", "flags": "i"}, "flags"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_its_place(config: dict[str, Any], path: str) -> None:
+    with pytest.raises(GraderConfigError) as caught:
+        build({"type": "regex", **config})
+    assert caught.value.path == path
