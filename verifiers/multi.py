@@ -1,7 +1,12 @@
 """`multi`: several graders on the same completion; all must pass.
 
-The score is their weighted mean. One that errors makes the whole errored: a mean over the others
-would be a number about something else.
+The score is their weighted mean, or what the formula `calculate_output` makes of their scores, kept
+within [0, 1]. The formula must give 1 when every grader gives 1: else a right completion would not
+be worth most. It is written in the graders' names, which then have no hyphen and begin with a
+letter.
+
+A grader that errors makes the whole errored: a mean over the others would be a number about
+something else. So does a formula without a value, such as a division by a score of zero.
 """
 
 from __future__ import annotations
@@ -20,11 +25,23 @@ from verifiers.base import (
     Grade,
     Grader,
     GraderConfig,
+    GraderConfigError,
     Sample,
     Status,
     errored_grade,
     passing,
 )
+from verifiers.formula import (
+    FUNCTIONS,
+    MAX_FORMULA_CHARS,
+    Formula,
+    FormulaError,
+    Undefined,
+    parse_formula,
+)
+
+NEARLY_ONE = 1 - 1e-9
+"""What a formula of decimal fractions may give for one, as 0.1 + 0.2 + 0.7 does."""
 
 # No dots: they separate a sub-grader's name from its own sub-scores.
 PartName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -40,6 +57,13 @@ class MultiConfig(GraderConfig):
     )
     weights: dict[PartName, Weight] = Field(
         default_factory=dict, description="Weights in the score; 1 where none is given."
+    )
+    calculate_output: str | None = Field(
+        default=None,
+        max_length=MAX_FORMULA_CHARS,
+        description="Instead of weights: a formula over the graders' names, such as "
+        "0.5 * name + 0.5 * min(email, phone), with + - * / ^, parentheses and the functions "
+        f"{', '.join(sorted(FUNCTIONS))}.",
     )
 
     @field_validator("weights")
@@ -68,6 +92,7 @@ class Multi:
 
     config: MultiConfig
     parts: tuple[Part, ...]
+    formula: Formula | None
 
     def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
         """Grade with every part; errored if one is, with the name of the first that is."""
@@ -78,10 +103,14 @@ class Multi:
                 message = f"{part.name}: {grade.error}"
                 return errored_grade(grade.error_kind, message, time.perf_counter() - started)
         passed = all(grade.passed for _, grade in grades)
-        mean = _weighted_mean([(part.weight, grade.score or 0.0) for part, grade in grades])
+        try:
+            score = self._combined([(part, grade.score or 0.0) for part, grade in grades])
+        except Undefined as error:
+            message = f"calculate_output {error}"
+            return errored_grade("config", message, time.perf_counter() - started)
         return Grade(
             status=Status.PASSED if passed else Status.FAILED,
-            score=mean if passed else min(mean, BEST_FAILED_SCORE),
+            score=score if passed else min(score, BEST_FAILED_SCORE),
             subscores=_subscores(grades),
             seconds=time.perf_counter() - started,
         )
@@ -99,8 +128,15 @@ class Multi:
         return {
             **self.config.model_dump(mode="json"),
             "graders": {part.name: part.grader.describe() for part in self.parts},
-            "weights": {part.name: part.weight for part in self.parts},
+            "weights": {} if self.formula else {part.name: part.weight for part in self.parts},
         }
+
+    def _combined(self, scores: list[tuple[Part, float]]) -> float:
+        """Return the weighted mean or the formula's value in [0, 1]; raises Undefined."""
+        if self.formula is None:
+            return _weighted_mean([(part.weight, score) for part, score in scores])
+        value = self.formula.evaluate({part.name: score for part, score in scores})
+        return 1.0 if value >= NEARLY_ONE else max(0.0, value)
 
 
 def _weighted_mean(weighted: list[tuple[float, float]]) -> float:
@@ -122,7 +158,31 @@ def _make(config: MultiConfig, build: BuildNested) -> Grader:
         Part(name, build(nested, ("graders", name)), config.weights.get(name, 1.0))
         for name, nested in config.graders.items()
     )
-    return Multi(config, parts)
+    return Multi(config, parts, _formula(config))
+
+
+def _formula(config: MultiConfig) -> Formula | None:
+    """Parse the formula and try it on the scores of a right completion."""
+    if config.calculate_output is None:
+        return None
+    if config.weights:
+        raise GraderConfigError("weights", "cannot be given beside calculate_output")
+    for name in config.graders:
+        if not name.isidentifier() or name in FUNCTIONS:
+            raise GraderConfigError(f"graders.{name}", "is no name that a formula can use")
+    try:
+        formula = parse_formula(config.calculate_output)
+        unknown = sorted(formula.names - config.graders.keys())
+        if unknown:
+            raise FormulaError(f"names no grader: {unknown[0]!r}")
+        best = formula.evaluate(dict.fromkeys(config.graders, 1.0))
+    except (FormulaError, Undefined) as error:
+        raise GraderConfigError("calculate_output", str(error)) from error
+    if best < NEARLY_ONE:
+        raise GraderConfigError(
+            "calculate_output", f"gives {best:g} instead of 1 when every grader gives 1"
+        )
+    return formula
 
 
 MULTI = Family(MultiConfig, _make)

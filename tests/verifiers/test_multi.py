@@ -71,6 +71,109 @@ def test_there_is_no_reference_if_the_parts_contradict_each_other() -> None:
     assert build({"type": "multi", "graders": parts}).reference({}) is None
 
 
+def formula(text: str, *names: str) -> Any:
+    """Build a multi of graders that pass what contains their name."""
+    parts = {name: contains(name) for name in names}
+    return build({"type": "multi", "graders": parts, "calculate_output": text})
+
+
+@given(st.text(alphabet="abc", max_size=3))
+def test_a_formula_gives_the_score_and_all_must_still_pass(output: str) -> None:
+    grade = formula("0.5 * a + 0.5 * min(b, c)", "a", "b", "c").grade(
+        Sample(output_text=output), {}
+    )
+    a, b, c = (float(name in output) for name in "abc")
+    assert grade.score == pytest.approx(0.5 * a + 0.5 * min(b, c), abs=2e-6)
+    assert grade.passed == all((a, b, c)) == (grade.score == 1)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), st.text(alphabet="abc", max_size=3))
+def test_a_formula_of_weights_is_the_weighted_mean(weights: list[float], output: str) -> None:
+    terms = " + ".join(f"{w!r} * {name}" for name, w in zip("abc", weights, strict=True))
+    by_formula = formula(f"({terms}) / {sum(weights)!r}", "a", "b", "c")
+    by_weights = build(
+        {
+            "type": "multi",
+            "graders": {name: contains(name) for name in "abc"},
+            "weights": dict(zip("abc", weights, strict=True)),
+        }
+    )
+    one, other = (g.grade(Sample(output_text=output), {}) for g in (by_formula, by_weights))
+    assert one.score == pytest.approx(other.score, abs=1e-9)
+    assert (one.status, one.subscores) == (other.status, other.subscores)
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "score"),
+    [("a - 0.5 * (1 - b)", "", 0.0), ("4 * a * b", "a", 0.0), ("2 * a + b", "a", 1 - 1e-6)],
+)
+def test_a_formula_is_kept_between_zero_and_what_a_failure_can_score(
+    text: str, output: str, score: float
+) -> None:
+    grade = formula(text, "a", "b").grade(Sample(output_text=output), {})
+    assert (grade.status, grade.score) == (Status.FAILED, score)
+
+
+def test_a_formula_without_a_value_is_errored_as_config() -> None:
+    grade = formula("a / b", "a", "b").grade(Sample(output_text="a"), {})
+    assert (grade.status, grade.error_kind) == (Status.ERRORED, "config")
+    assert grade.error == "calculate_output divides by zero"
+
+
+def test_openais_example_of_a_multi_grader_works_as_it_stands() -> None:
+    grader = build(
+        {
+            "type": "multi",
+            "graders": {
+                "function_name": {
+                    "name": "function_name",
+                    "type": "string_check",
+                    "input": "get_acceptors",
+                    "reference": "{{sample.output_tools[0].function.name}}",
+                    "operation": "eq",
+                },
+                "arguments": {
+                    "name": "arguments",
+                    "type": "string_check",
+                    "input": '{"smiles": "{{item.smiles}}"}',
+                    "reference": "{{sample.output_tools[0].function.arguments}}",
+                    "operation": "eq",
+                },
+            },
+            "calculate_output": "0.5 * function_name + 0.5 * arguments",
+        }
+    )
+    item = {"smiles": "CCO"}
+    for smiles, score in (("CCO", 1.0), ("CCC", 0.5)):
+        text = f'{{"name": "get_acceptors", "arguments": {{"smiles": "{smiles}"}}}}'
+        assert grader.grade(Sample(output_text=text), item).score == score
+    assert grader.grade(Sample(output_text="none"), item).score == 0.0
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "message"),
+    [
+        ({"calculate_output": "a +"}, "calculate_output", "ends where"),
+        ({"calculate_output": "a + c"}, "calculate_output", "no grader: 'c'"),
+        ({"calculate_output": "0.5 * a"}, "calculate_output", "gives 0.5 instead of 1"),
+        ({"calculate_output": "1 - a"}, "calculate_output", "gives 0 instead"),
+        ({"calculate_output": "a / (a - b)"}, "calculate_output", "divides by zero"),
+        ({"calculate_output": "a" * 2000}, "calculate_output", "at most 1000"),
+        ({"calculate_output": "a", "weights": {"a": 1}}, "weights", "beside"),
+        ({"calculate_output": "a", "graders": {"a": LIKE, "b-c": LIKE}}, "graders.b-c", "name"),
+        ({"calculate_output": "a", "graders": {"a": LIKE, "1b": LIKE}}, "graders.1b", "name"),
+        ({"calculate_output": "a", "graders": {"a": LIKE, "min": LIKE}}, "graders.min", "name"),
+    ],
+)
+def test_a_wrong_formula_is_refused_with_its_place(
+    config: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(GraderConfigError) as caught:
+        build({"type": "multi", "graders": {"a": LIKE, "b": LIKE}, **config})
+    assert caught.value.path == path
+    assert message in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("config", "path"),
     [

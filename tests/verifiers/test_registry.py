@@ -29,6 +29,11 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "function_call", "syntax": "call", "calls": "in_order"},
     {"type": "function_call", "calls": "any_order", "surrounding": "ignore"},
     {"type": "multi", "graders": {"only": {"type": "function_call"}}, "weights": {"only": 2}},
+    {
+        "type": "multi",
+        "graders": {"call": {"type": "function_call"}, "text": {"type": "function_call"}},
+        "calculate_output": "(call + text) / 2",
+    },
 ]
 
 
