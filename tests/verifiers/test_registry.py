@@ -22,6 +22,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "string_check", "operation": "ilike"},
     {"type": "string_check", "input": "{{item.answer}}", "reference": "{{sample.output_text}}"},
     {"type": "regex", "pattern": "^{{item.answer}}$", "example": "{{item.answer}}"},
+    {"type": "text_similarity", "evaluation_metric": "rouge_l", "pass_threshold": 1},
     {"type": "json_match", "reference": "object"},
     {"type": "json_match", "reference": "object", "fields": {"b.c": 2, "a": 1}},
     {"type": "function_call"},
