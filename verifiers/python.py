@@ -1,0 +1,163 @@
+"""`python`: a function of the user's own says how good a completion is, in a sandbox.
+
+The source defines `grade(sample, item)`, which returns a score in [0, 1]; `sample` is a dict with
+`output_text`, `output_json` (None where the text is no JSON) and `output_tools` (dicts with `name`
+and `arguments`), `item` the episode's item. A score of `pass_threshold` or more passes. The source
+may define `reference(item)`, which returns a completion that passes, or None.
+
+What the function raises, and anything but a number in [0, 1], is the configuration's error: it says
+nothing about the completion. So does a grade that overruns its time. What the sandbox covers, and
+what it lacks, is written in `verifiers.sandbox`.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from verifiers import sandbox
+from verifiers.base import (
+    Broken,
+    BuildNested,
+    Family,
+    Grade,
+    Grader,
+    GraderConfig,
+    ItemError,
+    Outcome,
+    OutputError,
+    Sample,
+    checked_item,
+    grade_with,
+    passing,
+)
+from verifiers.parsing import Malformed, parse_json
+from verifiers.values import is_unicode, json_problem
+
+MAX_SOURCE_CHARS = 65_536
+
+
+class PythonConfig(GraderConfig):
+    """Configuration of `python`."""
+
+    type: Literal["python"]
+    source: str = Field(
+        max_length=MAX_SOURCE_CHARS,
+        description="Python that defines grade(sample, item), which returns a score in [0, 1].",
+    )
+    pass_threshold: float = Field(default=1.0, gt=0, le=1, description="The least passing score.")
+    timeout_s: float = Field(
+        default=1.0, gt=0, le=10, description="Seconds for a grade; the service has a limit, too."
+    )
+
+    @field_validator("source")
+    @classmethod
+    def _defines_grade(cls, source: str) -> str:
+        function = _functions(source).get("grade")
+        if function is None:
+            raise ValueError("does not define a function grade(sample, item)")
+        if not _takes(function, 2):
+            raise ValueError(f"line {function.lineno}: grade takes two arguments: sample, item")
+        return source
+
+
+@dataclass(frozen=True)
+class Python:
+    """Calls the source's functions, each time in a fresh interpreter."""
+
+    config: PythonConfig
+    writes_references: bool
+
+    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
+        """Score what the source's `grade` returns."""
+        return grade_with(checked_item, self._compare, sample, item)
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        """Return what the source's `reference` returns, if it defines one and that passes."""
+        if not self.writes_references:
+            return None
+        try:
+            text = self._call("reference(item)", item=checked_item(item))
+        except (ItemError, Broken):
+            return None  # The grade of any completion says what is wrong.
+        return passing(self, text, item) if isinstance(text, str) else None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the configuration with its defaults."""
+        return self.config.model_dump(mode="json")
+
+    def _compare(self, sample: Sample, item: dict[str, Any]) -> Outcome:
+        score = self._call("grade(sample, item)", sample=_plain(sample), item=item)
+        if not isinstance(score, int | float):
+            raise Broken("config", f"grade returned a {type(score).__name__}, not a number")
+        if not 0 <= score <= 1:
+            raise Broken("config", "grade returned a number outside of [0, 1]")
+        return Outcome(score >= self.config.pass_threshold, float(score))
+
+    def _call(self, call: str, **inputs: Any) -> Any:
+        """Run the source and a call of what it defines; raises Broken."""
+        try:
+            with sandbox.session(self.config.timeout_s) as session:
+                session.run(self.config.source)
+                return session.value(call, **inputs)
+        except sandbox.OutOfMemory as error:
+            raise Broken("sandbox", f"the source ran out of memory: {error}") from error
+        except sandbox.Raised as error:
+            place = "" if error.line is None else f" (line {error.line})"
+            raise Broken("config", f"the source raised {error}{place}") from error
+        except sandbox.NotCovered as error:
+            raise Broken("config", f"the sandbox does not have {error}") from error
+        except sandbox.Overran as error:
+            message = f"the source took longer than {self.config.timeout_s:g} s"
+            raise Broken("timeout", message) from error
+        except sandbox.Died as error:
+            raise Broken("sandbox", "the sandbox died of the source") from error
+
+
+def _plain(sample: Sample) -> dict[str, Any]:
+    """The sample as the source sees it; raises OutputError for what no model can have said."""
+    tools = [{"name": call.name, "arguments": call.arguments} for call in sample.output_tools]
+    if not is_unicode(sample.output_text) or json_problem(tools) is not None:
+        raise OutputError
+    try:
+        value = parse_json(sample.output_text)
+    except Malformed:
+        value = None
+    return {"output_text": sample.output_text, "output_json": value, "output_tools": tools}
+
+
+def _functions(source: str) -> dict[str, ast.FunctionDef]:
+    """The functions that a source defines at its top; raises ValueError for what is no Python."""
+    body = parse(source).body
+    return {one.name: one for one in body if isinstance(one, ast.FunctionDef)}
+
+
+def _takes(function: ast.FunctionDef, count: int) -> bool:
+    """Whether a function can be called with so many positional arguments."""
+    args = function.args
+    most = len(args.posonlyargs) + len(args.args)
+    least = most - len(args.defaults)
+    named = any(default is None for default in args.kw_defaults)
+    return least <= count and (count <= most or args.vararg is not None) and not named
+
+
+def parse(source: str) -> ast.Module:
+    """Parse Python; raises ValueError with the line."""
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        place = "" if error.lineno is None else f"line {error.lineno}: "
+        raise ValueError(f"is not Python: {place}{error.msg}") from error
+    except (RecursionError, MemoryError, ValueError) as error:
+        raise ValueError("is not Python: nested too deep, or with a null character") from error
+
+
+def _make(config: PythonConfig, _build: BuildNested) -> Grader:
+    reference = _functions(config.source).get("reference")
+    return Python(config, reference is not None and _takes(reference, 1))
+
+
+PYTHON = Family(PythonConfig, _make)
