@@ -16,7 +16,20 @@ from verifiers import Grade, GraderConfigError, Sample, Status, build, grader_ha
 from verifiers.registry import FAMILIES
 
 CALL = {"name": "f", "arguments": {"a": ["x", "y"], "b": [1]}}
-ITEM = {"answer": "yes", "object": {"a": 1, "b": {"c": ["x"]}}, "call": CALL}
+ITEM = {
+    "answer": "yes",
+    "object": {"a": 1, "b": {"c": ["x"]}},
+    "call": CALL,
+    "code": "def f(x):\n    return x + 1",
+}
+SOURCE = """
+def grade(sample, item):
+    return float(sample["output_text"] == str(item.get("answer")))
+
+def reference(item):
+    return item.get("answer")
+"""
+TESTS = ["assert f(1) == 2", {"call": "f(2)", "equals": 3}]
 CONFIGS: list[dict[str, Any]] = [
     {"type": "string_check"},
     {"type": "string_check", "operation": "ilike"},
@@ -29,6 +42,8 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "function_call", "syntax": "call", "surrounding": "ignore"},
     {"type": "function_call", "syntax": "call", "calls": "in_order"},
     {"type": "function_call", "calls": "any_order", "surrounding": "ignore"},
+    {"type": "python", "source": SOURCE},
+    {"type": "unit_tests", "tests": TESTS, "reference": "code"},
     {"type": "multi", "graders": {"only": {"type": "function_call"}}, "weights": {"only": 2}},
     {
         "type": "multi",
