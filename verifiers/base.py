@@ -159,11 +159,14 @@ BuildNested = Callable[[Any, tuple[str, ...]], Grader]
 class Family:
     """One grader type: the model of its configuration, and how a grader is made from it.
 
-    `make` may raise `GraderConfigError` with a path relative to its own configuration.
+    `make` may raise `GraderConfigError` with a path relative to its own configuration. `imports`
+    are modules that the grader imports when it first needs them; where graders are all that runs,
+    they are imported before there is anything to grade, so that no grade's time goes into it.
     """
 
     config: type[GraderConfig]
     make: Callable[[Any, BuildNested], Grader]
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import logging
 import os
 import selectors
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field
 from verifiers import worker
 from verifiers.base import place_of
 from verifiers.frames import BrokenStream, Frame, Kind, Reader, encode
+from verifiers.registry import FAMILIES
 
 logger = logging.getLogger(__name__)
 
@@ -366,5 +368,8 @@ def main() -> None:
     size, deadline_s, memory_bytes = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     channels = [socket.socket(fileno=int(number)) for number in sys.argv[4:]]
     _control(_PR_SET_CHILD_SUBREAPER, 1)
+    for family in FAMILIES.values():
+        for name in family.imports:
+            importlib.import_module(name)
     gc.freeze()  # what is there now is shared with the workers and is no rubbish
     Supervisor(channels, size, deadline_s, memory_bytes).run()

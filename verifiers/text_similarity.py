@@ -131,4 +131,4 @@ def _make(config: TextSimilarityConfig, _build: BuildNested) -> Grader:
     return grader
 
 
-TEXT_SIMILARITY = Family(TextSimilarityConfig, _make)
+TEXT_SIMILARITY = Family(TextSimilarityConfig, _make, imports=("sacrebleu.metrics.bleu",))
