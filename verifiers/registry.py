@@ -13,13 +13,14 @@ from pydantic import ValidationError
 
 from verifiers.base import Family, Grader, GraderConfigError
 from verifiers.function_call import FUNCTION_CALL
+from verifiers.instruction import INSTRUCTION
 from verifiers.json_match import JSON_MATCH
 from verifiers.multi import MULTI
 from verifiers.python import PYTHON
 from verifiers.regex import REGEX
 from verifiers.string_check import STRING_CHECK
-from verifiers.unit_tests import UNIT_TESTS
 from verifiers.text_similarity import TEXT_SIMILARITY
+from verifiers.unit_tests import UNIT_TESTS
 from verifiers.values import json_problem
 
 FAMILIES: dict[str, Family] = {
@@ -28,6 +29,7 @@ FAMILIES: dict[str, Family] = {
     "text_similarity": TEXT_SIMILARITY,
     "json_match": JSON_MATCH,
     "function_call": FUNCTION_CALL,
+    "instruction": INSTRUCTION,
     "python": PYTHON,
     "unit_tests": UNIT_TESTS,
     "multi": MULTI,
