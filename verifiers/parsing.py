@@ -41,14 +41,30 @@ def parse_json(text: str) -> Any:
     return value
 
 
-def find_object(text: str) -> Found:
-    """Read the JSON object that begins at the first brace of a text; raises Malformed.
+def find_value(text: str, brackets: str) -> Found:
+    """Read the JSON value that a text is, else the one that begins at its first of some brackets.
 
-    Later braces are not tried: that would take quadratic time on a text full of them.
+    Raises Malformed.
     """
-    start = text.find("{")
-    if start < 0:
-        raise Malformed("no object")
+    try:
+        return Found(parse_json(text), alone=True)
+    except Malformed:
+        return _find(text, brackets)
+
+
+def find_object(text: str) -> Found:
+    """Read the JSON object that begins at the first brace of a text; raises Malformed."""
+    return _find(text, "{")
+
+
+def _find(text: str, brackets: str) -> Found:
+    """Read what begins at the first bracket.
+
+    Later ones are not tried: that would take quadratic time on a text full of them.
+    """
+    start = min((text.find(one) for one in brackets if one in text), default=None)
+    if start is None:
+        raise Malformed("no bracket")
     check_depth(text)
     value, end = decode_at(text, start)
     alone = not text[:start].strip() and not text[end:].strip()

@@ -15,6 +15,7 @@ from verifiers.base import Family, Grader, GraderConfigError
 from verifiers.function_call import FUNCTION_CALL
 from verifiers.instruction import INSTRUCTION
 from verifiers.json_match import JSON_MATCH
+from verifiers.json_schema import JSON_SCHEMA
 from verifiers.multi import MULTI
 from verifiers.python import PYTHON
 from verifiers.regex import REGEX
@@ -27,6 +28,7 @@ FAMILIES: dict[str, Family] = {
     "string_check": STRING_CHECK,
     "regex": REGEX,
     "text_similarity": TEXT_SIMILARITY,
+    "json_schema": JSON_SCHEMA,
     "json_match": JSON_MATCH,
     "function_call": FUNCTION_CALL,
     "instruction": INSTRUCTION,

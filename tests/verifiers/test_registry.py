@@ -20,6 +20,7 @@ ITEM = {
     "answer": "yes",
     "object": {"a": 1, "b": {"c": ["x"]}},
     "call": CALL,
+    "constraints": {"polite": {"kind": "starts_with", "texts": ["yes"]}},
     "code": "def f(x):\n    return x + 1",
 }
 SOURCE = """
@@ -36,6 +37,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "string_check", "input": "{{item.answer}}", "reference": "{{sample.output_text}}"},
     {"type": "regex", "pattern": "^{{item.answer}}$", "example": "{{item.answer}}"},
     {"type": "text_similarity", "evaluation_metric": "rouge_l", "pass_threshold": 1},
+    {"type": "json_schema", "schema": {"required": ["a", "b"]}, "example": "object"},
     {"type": "json_match", "reference": "object"},
     {"type": "json_match", "reference": "object", "fields": {"b.c": 2, "a": 1}},
     {"type": "function_call"},
@@ -44,6 +46,12 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "function_call", "calls": "any_order", "surrounding": "ignore"},
     {"type": "python", "source": SOURCE},
     {"type": "unit_tests", "tests": TESTS, "reference": "code"},
+    {
+        "type": "instruction",
+        "constraints": {"short": {"kind": "length", "unit": "words", "maximum": 3}},
+        "reference": "constraints",
+        "example": "{{item.answer}}",
+    },
     {"type": "multi", "graders": {"only": {"type": "function_call"}}, "weights": {"only": 2}},
     {
         "type": "multi",
