@@ -5,8 +5,7 @@ with the message it gave; a service that cannot be reached as `ServiceUnreachabl
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import time
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,6 +14,7 @@ import httpx
 from pydantic import BaseModel
 
 from app.api.chat_schemas import ChatCompletion, ModelPublic
+from app.api.grading_schemas import Regraded, TrustReport
 from app.api.schemas import (
     EpisodePublic,
     ExpertDetail,
@@ -30,6 +30,7 @@ from app.api.schemas import (
 )
 from app.api.wire import Deleted, Json, Listed
 from app.config import Settings
+from app.events import ServerEvent, parse_events
 from app.security import read_token
 
 TIMEOUT_S = 600.0  # a chat request may wait for its turn; the service itself answers or refuses
@@ -53,15 +54,6 @@ class ServiceError(Exception):
 
 class ServiceUnreachable(Exception):
     """No service answers at this address, or it went away."""
-
-
-@dataclass(frozen=True)
-class ServerEvent:
-    """One server-sent event."""
-
-    data: str
-    type: str = "message"
-    id: str | None = None
 
 
 class Client:
@@ -157,6 +149,15 @@ class Client:
         """Goes back to the version that was active before."""
         return self._call("POST", f"/v1/tasks/{name}/rollback", TaskPublic)
 
+    def regrade(self, name: str, *, errored: bool = False, cursor: str | None = None) -> Regraded:
+        """Grades episodes that the current grader has not seen; go on with `next_cursor`."""
+        body = {"errored": errored, "cursor": cursor}
+        return self._call("POST", f"/v1/tasks/{name}/regrade", Regraded, body)
+
+    def trust(self, name: str) -> TrustReport:
+        """Whether the task's grader can be satisfied without doing the task."""
+        return self._get(f"/v1/tasks/{name}/trust", TrustReport)
+
     # episodes and graders
 
     def add_episode(self, episode: Mapping[str, Any]) -> EpisodePublic:
@@ -184,9 +185,12 @@ class Client:
         """The grader types."""
         return self._get("/v1/graders", Listed[GraderInfo]).data
 
-    def validate_grader(self, grader: Json) -> GraderValid:
-        """The configuration with its defaults, if it is valid."""
-        return self._call("POST", "/v1/graders/validate", GraderValid, {"grader": grader})
+    def validate_grader(
+        self, grader: Json, task: str | None = None, episodes: int = 100
+    ) -> GraderValid:
+        """The configuration with its defaults, if valid; tried on a task's last episodes."""
+        body = {"grader": grader, "task": task, "episodes": episodes}
+        return self._call("POST", "/v1/graders/validate", GraderValid, body)
 
     def run_grader(self, grader: Json, item: Json, model_sample: str) -> GradePublic:
         """What a grader says of one answer."""
@@ -353,24 +357,6 @@ class Client:
 
     def _unreachable(self, error: httpx.TransportError) -> ServiceUnreachable:
         return ServiceUnreachable(f"no service answers at {self.url}: {error}")
-
-
-def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
-    """Server-sent events out of lines; comments are skipped, an unfinished event is dropped."""
-    fields: dict[str, str] = {}
-    data: list[str] = []
-    for line in lines:
-        if not line:
-            if data:
-                yield ServerEvent("\n".join(data), fields.get("event", "message"), fields.get("id"))
-            fields, data = {}, []
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
-            data.append(value)
-        elif name:
-            fields[name] = value
 
 
 def _refusal(response: httpx.Response) -> ServiceError:

@@ -23,6 +23,7 @@ from app.api import (
     errors,
     experts,
     graders,
+    grading,
     models,
     schedule,
     system,
@@ -88,7 +89,7 @@ def create_app(parts: Parts) -> FastAPI:
     app = FastAPI(title="nightowl", docs_url=None, redoc_url=None)
     app.state.parts = parts
     v1 = APIRouter(prefix="/v1")
-    for noun in (tasks, episodes, graders, training, experts, chat, models, schedule):
+    for noun in (tasks, grading, episodes, graders, training, experts, chat, models, schedule):
         v1.include_router(noun.router)
     app.include_router(v1)
     app.include_router(system.router)

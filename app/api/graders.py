@@ -4,11 +4,14 @@ from fastapi import APIRouter
 
 import verifiers
 from app.api.errors import ApiError
+from app.api.grading import dry_run
+from app.api.grading_schemas import GraderExample
 from app.api.schemas import GradePublic, GraderInfo, GraderRun, GraderValid, GraderValidate
 from app.api.wire import Json, Listed
 from app.state import Running
 from storage.tables import GradeRow
 from verifiers import Grade, Grader, GraderConfigError, Sample, Status
+from verifiers.examples import EXAMPLES
 
 router = APIRouter(prefix="/graders")
 
@@ -53,17 +56,36 @@ def public(grade: Grade | GradeRow, grader_hash: str) -> GradePublic:
 
 @router.get("")
 def list_graders() -> Listed[GraderInfo]:
-    """The grader types with the JSON schemas of their configurations."""
+    """The grader types: what each compares, the JSON schema of its configuration, an example."""
+    schemas = verifiers.schemas()
     return Listed(
-        data=[GraderInfo(id=name, config_schema=s) for name, s in verifiers.schemas().items()]
+        data=[
+            GraderInfo(
+                id=example.type,
+                description=example.summary,
+                config_schema=schemas[example.type],
+                example=GraderExample(
+                    grader=example.config,
+                    item=example.item,
+                    passes=example.passes,
+                    fails=example.fails,
+                ),
+            )
+            for example in EXAMPLES
+        ]
     )
 
 
 @router.post("/validate")
-def validate(body: GraderValidate) -> GraderValid:
-    """Checks a configuration; the answer has its defaults filled in."""
+def validate(body: GraderValidate, parts: Running) -> GraderValid:
+    """Checks a configuration; the answer has its defaults filled in.
+
+    With a task's name the configuration is tried on the task's last episodes. Stores nothing.
+    """
     grader, digest = build_grader(body.grader)
-    return GraderValid(grader=grader.describe(), grader_hash=digest)
+    full = grader.describe()
+    tried = None if body.task is None else dry_run(parts, full, body.task, body.episodes)
+    return GraderValid(grader=full, grader_hash=digest, dry_run=tried)
 
 
 @router.post("/run")

@@ -72,7 +72,6 @@ class Regrade(Incoming):
     `errored` also those that it could not grade. `cursor` goes on where an answer stopped."""
 
     errored: bool = False
-    limit: Annotated[int, Field(ge=1, le=10_000)] = 1000
     cursor: Annotated[str | None, Field(max_length=64)] = None
 
 

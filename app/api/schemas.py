@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from app.api.grading_schemas import DryRun, GradeCounts, GraderExample
 from app.api.wire import (
     MAX_LISTED,
     MAX_SEED,
@@ -73,6 +74,7 @@ class TaskPublic(Outgoing):
     active: str | None
     active_version_id: str | None
     episodes: int
+    grades: GradeCounts
     created_at: datetime
     updated_at: datetime
 
@@ -135,17 +137,21 @@ class EpisodePublic(Outgoing):
 
 
 class GraderInfo(Outgoing):
-    """A grader type and the JSON schema of its configuration."""
+    """A grader type: what it compares, the JSON schema of its configuration, an example."""
 
     id: str
     object: Literal["grader"] = "grader"
+    description: str
     config_schema: Json
+    example: GraderExample
 
 
 class GraderValidate(Incoming):
-    """A grader's configuration to be checked."""
+    """A grader's configuration to be checked, and tried on the last episodes of a task if named."""
 
     grader: Json
+    task: Name | None = None
+    episodes: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
 class GraderRun(Incoming):
@@ -157,10 +163,11 @@ class GraderRun(Incoming):
 
 
 class GraderValid(Outgoing):
-    """A valid configuration with its defaults filled in, and its identity."""
+    """A valid configuration with its defaults filled in, its identity, and its dry run."""
 
     grader: Json
     grader_hash: str
+    dry_run: DryRun | None = None
 
 
 # Training

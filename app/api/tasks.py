@@ -2,17 +2,17 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, status
+from fastapi import APIRouter, status
 from pydantic import ValidationError
 from sqlmodel import Session
 
 from app.api.errors import ApiError, validation_error
 from app.api.graders import build_grader
+from app.api.grading import TaskName, counts
 from app.api.schemas import TaskCreate, TaskPublic, TaskUpdate
 from app.api.wire import Deleted, Listed
-from app.security import Name
 from app.state import Parts, Running
 from storage import episodes, tasks, versions
 from storage.errors import NotFound
@@ -21,7 +21,6 @@ from trainers.state import FuraSConfig
 
 logger = logging.getLogger("nightowl")
 router = APIRouter(prefix="/tasks")
-TaskName = Annotated[Name, Path()]
 
 
 def public(session: Session, task: Task) -> TaskPublic:
@@ -38,6 +37,7 @@ def public(session: Session, task: Task) -> TaskPublic:
         active=None if active is None else f"{task.name}@{active.number}",
         active_version_id=task.active_version_id,
         episodes=episodes.count(session, task.name),
+        grades=counts(session, task),
         created_at=task.created_at,
         updated_at=task.updated_at,
     )

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import episodes, experts, models, schedule, service, tasks, training
+from app.cli import episodes, experts, graders, models, schedule, service, tasks, training
 from app.cli.common import Common, Failure
 from app.client import ServiceError, ServiceUnreachable
 from app.config import ConfigError
@@ -52,6 +52,7 @@ service.add_to(cli)
 training.add_to(cli)
 cli.add_typer(models.cli, name="model")
 cli.add_typer(tasks.cli, name="task")
+cli.add_typer(graders.cli, name="grader")
 cli.add_typer(episodes.cli, name="episode")
 cli.add_typer(experts.cli, name="expert")
 cli.add_typer(schedule.cli, name="schedule")

@@ -78,6 +78,12 @@ def say(text: str) -> None:
     typer.echo(text)
 
 
+def shown(text: str) -> str:
+    """A text of any length as one short line."""
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:59]}…"
+
+
 def text_argument(value: str) -> str:
     """A text, or with `@FILE` what a file holds. Raises BadParameter."""
     if not value.startswith("@"):

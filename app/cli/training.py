@@ -97,6 +97,10 @@ def _say(jobs: list[JobPublic]) -> None:
         say("no task has anything new to learn")
     for job in jobs:
         say(f"{job.task}: {job.status}: {_message(job)}")
+        outcome = job.outcome or {}
+        trust = outcome.get("trust")
+        if trust is not None and trust["hackable"] and outcome["reason"] != "hackable":
+            say(f"{job.task}: {trust['message']}")
 
 
 def _fail_if_one_failed(jobs: list[JobPublic]) -> None:

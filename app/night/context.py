@@ -82,10 +82,6 @@ class Night:
         """A right answer for each item, None where the grader can write none."""
         return self.house.graders.references(self.task.grader, items)
 
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """A right answer for one item."""
-        return self.references([item])[0]
-
     def say(self, type: str, data: dict[str, Any]) -> None:
         """Stores an event of the job; a phase is also what `job.progress` then shows."""
         with self.house.database.session() as session:

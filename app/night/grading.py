@@ -24,10 +24,11 @@ STEP = 64
 
 @dataclass(frozen=True)
 class Step:
-    """What a step stored: the grades of `graded` episodes, up to number `seq` in the database."""
+    """What a step stored: the grades of `graded` episodes up to number `seq`; `last` if no more."""
 
     graded: int
     seq: int
+    last: bool
 
 
 def regrade(
@@ -38,11 +39,13 @@ def regrade(
     With `errored` also those it could not grade. Each step is stored before it is yielded. Raises
     NotFound when the task is deleted meanwhile.
     """
-    while True:
+    last = False
+    while not last:
         with database.reading() as session:
-            rows = grades.waiting(
-                session, task.name, task.grader_hash, after=after, limit=STEP, errored=errored
+            found = grades.waiting(
+                session, task.name, task.grader_hash, after=after, limit=STEP + 1, errored=errored
             )
+        rows, last = found[:STEP], len(found) <= STEP
         if not rows:
             return
         made = grade_many([(Sample(output_text=row.completion), row.item) for row in rows])
@@ -51,4 +54,4 @@ def regrade(
             ids = [row.id for row in rows]
             stored = grades.store(session, zip(ids, drafts, strict=True))
         after = rows[-1].seq
-        yield Step(stored, after)
+        yield Step(stored, after, last)

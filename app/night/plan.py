@@ -143,7 +143,7 @@ def _checked_trust(
     report = trust.check(
         [of[prompt.episode_id] for prompt in dataset.training],
         graded,
-        night.reference,
+        night.references,
         night.grade_many,
         threshold=night.house.settings.max_trivial_share,
         max_chars=night.config.max_tokens * trust.CHARS_PER_TOKEN,

@@ -163,7 +163,7 @@ class Report:
 def check(
     training: Sequence[Episode],
     graded: Iterable[tuple[Episode, GradeRow]],
-    reference: Callable[[Json], str | None],
+    references: Callable[[Sequence[Json]], list[str | None]],
     grade_many: GradeMany,
     *,
     threshold: float,
@@ -172,15 +172,17 @@ def check(
 ) -> Report:
     """Tries the trivial answers on the training prompts, one episode each.
 
-    `graded` are the task's episodes with their grades, for the discrimination. `pause` is called
-    before each use of the grader; what it raises ends the check.
+    `graded` are the task's episodes with their grades, for the discrimination. `references` gives a
+    right answer for each item, None where the grader knows none. `pause` is called before each use
+    of the grader; what it raises ends the check.
     """
     rows = _spread(training)
     completions = [episode.completion for episode in training]
-    references = [text for row in rows if (text := reference(row.item)) is not None]
+    pause()
+    right = [text for text in references([row.item for row in rows]) if text is not None]
     tried = [
         _try(trivial, rows, passes(trivial, rows, grade_many, pause))
-        for trivial in trivial_answers(completions, references, max_chars)
+        for trivial in trivial_answers(completions, right, max_chars)
         if rows
     ]
     tried.sort(key=lambda one: one.passed, reverse=True)  # stable: the plainest of equals leads

@@ -102,7 +102,8 @@ def test_every_command_has_help_with_an_example_of_itself(run: Run, path: tuple[
     ran = run(*path, "--help")
     text = " ".join(ran.out.split())
     assert ran.code == 0
-    if path not in {("model",), ("task",), ("episode",), ("expert",), ("schedule",)}:
+    groups = ("model", "task", "grader", "episode", "expert", "schedule")
+    if path not in {(group,) for group in groups}:
         assert f"Example: {' '.join(('nightowl', *path))}" in text
 
 
@@ -175,6 +176,42 @@ def test_a_task_is_created_listed_shown_and_deleted(ask: Run, tmp_path: Path) ->
     assert ask("task", "show", name).json == made
     assert ask("task", "delete", name, "--yes").code == 0
     assert name in one_line(ask("task", "show", name))
+
+
+def test_a_task_is_regraded_after_its_grader_was_changed(
+    ask: Run, client: Any, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.add_episodes([episode(task, n) for n in range(69)] + [episode(task, item={})])
+    client.update_task(task, grader=GRADER | {"operation": "ilike"})
+    monkeypatch.setattr("app.api.grading.REGRADE_S", 0.0)
+    ran = ask("task", "regrade", task)
+    assert ran.out == "70 episodes are graded anew; now 69 passed, 0 failed, 1 errored (1 item)\n"
+    assert "episodes 70/70" in ran.err
+    assert ask("task", "regrade", task).out.startswith("0 episodes are graded anew; now 69 passed")
+    assert ask("task", "regrade", task, "--errored", "--json").json["graded"] == 1
+
+
+def test_the_trust_in_a_task_is_shown(ask: Run, client: Any, task: str) -> None:
+    client.add_episodes([episode(task, n, item={"answer": "on"}) for n in range(40)])
+    client.add_episode(episode(task, 0, completion="on", item={"answer": "on"}))
+    out = ask("task", "trust", task).out
+    assert out.startswith("Hackable: ")
+    assert "answered  on" in out
+    assert "tells 1 of 1 prompts' different answers apart (100%)" in out
+    assert ask("task", "trust", task, "--json").json["hackable"] is True
+
+
+def test_graders_are_listed_and_one_is_tried_on_a_task(ask: Run, client: Any, task: str) -> None:
+    assert "string_check" in ask("grader", "list").out
+    client.add_episodes([episode(task), episode(task, completion="ON 0"), episode(task, item={})])
+    config = json.dumps(GRADER | {"operation": "ilike"})
+    out = ask("grader", "validate", config, "--task", task).out
+    assert "of the last 3 episodes 2 pass, 0 fail, 1 cannot be graded" in out
+    assert "of 3 with a grade 1 would change" in out
+    assert "failed -> passed" in out and "item: the item has no field 'answer'" in out
+    assert ask("grader", "validate", config, "--json").json["dry_run"] is None
+    refused = ask("grader", "validate", json.dumps(GRADER | {"operation": "is"}))
+    assert "grader.operation" in one_line(refused)
 
 
 def test_a_refusal_of_the_service_is_one_line(ask: Run, task: str) -> None:

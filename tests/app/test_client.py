@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.client import Client, ServerEvent, ServiceError, ServiceUnreachable, parse_events
+from app.client import Client, ServiceError, ServiceUnreachable
 from app.config import Settings
 from app.main import listen, url_of
 from app.security import TokenFileError
@@ -149,25 +149,6 @@ def test_a_broken_event_stream_is_taken_up_where_it_broke() -> None:
     with scripted(answers, asked) as url, Client(url, "x" * 43) as client:
         assert [event.seq for event in client.job_events("j")] == [1, 2, 3]
     assert asked == ["0", "2", "2"]
-
-
-def test_events_are_read_as_the_standard_says() -> None:
-    lines = [
-        ": comment",
-        "",
-        "id: 1",
-        "event: progress",
-        'data: {"a":',
-        "data:1}",
-        "",
-        "data: last",
-        "",
-        "data: unfinished",
-    ]
-    assert list(parse_events(lines)) == [
-        ServerEvent('{"a":\n1}', "progress", "1"),
-        ServerEvent("last"),
-    ]
 
 
 def test_a_bad_field_is_named_in_the_exception(client: Client) -> None:

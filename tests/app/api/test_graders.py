@@ -14,6 +14,17 @@ def test_every_type_is_listed_with_its_schema(client: Client) -> None:
     assert listed == verifiers.schemas()
 
 
+def test_every_type_is_described_with_an_example_that_does_what_it_says(client: Client) -> None:
+    for grader in client.graders():
+        example = grader.example
+        assert example.grader["type"] == grader.id
+        assert grader.description.endswith(".")
+        client.validate_grader(example.grader)
+        told = {"passed": example.passes, "failed": example.fails}
+        for status, text in told.items():
+            assert client.run_grader(example.grader, example.item, text).status == status
+
+
 def test_validation_fills_in_defaults(client: Client) -> None:
     valid = client.validate_grader({"type": "string_check"})
     assert valid.grader["operation"]

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from app.api import training
-from app.client import Client, ServiceError, parse_events
+from app.client import Client, ServiceError
+from app.events import parse_events
 from tests.app.serving import GRADER, JOB, Service, episode, fresh
 
 ENDLESS = JOB | {"iterations": 100_000, "patience": 100_000}

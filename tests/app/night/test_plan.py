@@ -6,6 +6,7 @@ from app.night.context import Stopped
 from app.night.data import Prompt
 from app.night.plan import training_config, training_set
 from app.night.run import run_job
+from storage import episodes
 from storage.tables import JobStatus
 from tests.app.night import nights
 from tests.app.night.nights import ANSWER, COUNT, never, ready
@@ -118,28 +119,35 @@ def test_a_task_whose_trivial_answer_passes_all_held_out_prompts_is_not_trained(
     assert types == ["phase", "split", "trust", "rejected"]
 
 
-def mostly(number):
-    """An item: the constant answer is right for most prompts, on both sides."""
-    return {"answer": ANSWER if number % 5 else "something else"}
+def with_one_exception(house):
+    """The house, with a held-out prompt to which the constant answer is wrong."""
+    ready(house)
+    training = set(nights.training_prompts(house))
+    with house.database.session() as session:
+        rows = episodes.page(session, nights.TASK, None, COUNT)[0]
+        row = next(row for row in rows if row.id not in training)
+        row.item = {"answer": "something else"}
+        session.add(row)
+    return house
 
 
 def test_a_hackable_task_is_trained_but_an_expert_that_is_only_trivial_is_not_published(wary):
-    ended, types = outcome(ready(wary, item=mostly))
+    ended, types = outcome(with_one_exception(wary))
     assert "progress" in types
     assert ended["trust"]["hackable"]
     assert (ended["published"], ended["reason"]) == (False, "not_better_than_trivial")
     numbers = ended["numbers"]
     assert numbers["active_passed"] < numbers["candidate_passed"] <= numbers["trivial_passed"]
-    assert numbers["p_value"] < wary.settings.alpha
+    assert numbers["trivial_passed"] == numbers["n"] - 1
 
 
 def test_without_the_flag_the_same_expert_is_published(house):
-    ended, _ = outcome(ready(house, item=mostly))
+    ended, _ = outcome(with_one_exception(house))
     assert (ended["published"], ended["reason"]) == (True, "better")
 
 
 def test_a_night_that_goes_on_keeps_the_bar_it_began_with(wary):
-    job_id = nights.add_job(ready(wary, item=mostly))
+    job_id = nights.add_job(with_one_exception(wary))
 
     def stop():
         return "interrupted" if nights.job_of(wary, job_id).progress.get("iteration") else None

@@ -35,7 +35,7 @@ def checked(grader, rows, *, threshold=0.5, max_chars=CHARS, pause=never):
     return trust.check(
         rows,
         [],
-        built.reference,
+        lambda items: [built.reference(item) for item in items],
         lambda pairs: [built.grade(sample, item) for sample, item in pairs],
         threshold=threshold,
         max_chars=max_chars,
@@ -158,7 +158,7 @@ def test_of_many_prompts_an_even_spread_is_tried():
     trust.check(
         rows,
         [],
-        lambda item: asked.append(item["answer"]),
+        lambda items: [asked.append(item["answer"]) for item in items],
         lambda pairs: [verifiers.build(EXACT).grade(*pair) for pair in pairs],
         threshold=0.5,
         max_chars=CHARS,
