@@ -217,8 +217,11 @@ class Supervisor:
                 channel.waiting.append(Job(channel, channel.grader, frame))
 
     def _collect(self, one: Worker, frames: list[Frame] | None) -> None:
-        if frames is None or not _fit(frames, one.held):
+        if frames is None:
             self._replace(one, Kind.DIED)
+            return
+        if not _fit(frames, one.held):
+            self._replace(one, Kind.DIED, "killed for answers to what was not asked")
             return
         now = time.monotonic()
         for frame in frames:
@@ -314,11 +317,11 @@ class Supervisor:
         finally:
             os._exit(status)
 
-    def _replace(self, one: Worker, reason: Kind) -> None:
+    def _replace(self, one: Worker, kind: Kind, why: str = "") -> None:
         """End a worker because of the job that it is busy with; the rest goes to others."""
         how = self._dismiss(one)
         if one.held:
-            _answer(one.held[0], reason, how.encode())
+            _answer(one.held[0], kind, (why or how).encode())
             _give_back(list(one.held)[1:])
 
     def _dismiss(self, one: Worker) -> str:

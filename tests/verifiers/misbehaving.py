@@ -1,0 +1,99 @@
+"""A grader that does what no grader should, as its completion says; for tests of the pool.
+
+It is in the registry of the test's process and of those of `pool(...)`, nowhere else.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import verifiers.pool
+from verifiers import Grade, GraderPool, Sample
+from verifiers.base import Family, GraderConfig, Outcome, checked_item, grade_with
+from verifiers.registry import FAMILIES
+
+MISBEHAVE = {"type": "misbehave"}
+
+
+class MisbehaveConfig(GraderConfig):
+    """Configuration of `misbehave`."""
+
+    type: Literal["misbehave"]
+
+
+@dataclass(frozen=True)
+class Misbehave:
+    """Passes with "fine", "echo X" scores X; all else is told by its name."""
+
+    config: MisbehaveConfig
+
+    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
+        return grade_with(checked_item, lambda sample, _: act(sample.output_text), sample, item)
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        act(str(item.get("act")))
+        return "fine"
+
+    def describe(self) -> dict[str, Any]:
+        return self.config.model_dump(mode="json")
+
+
+def act(text: str) -> Outcome:  # noqa: C901, PLR0912
+    """Do as one is told."""
+    name, _, rest = text.partition(" ")
+    match name:
+        case "hang":
+            while True:
+                pass
+        case "sleep":
+            time.sleep(float(rest.split()[0]))
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "exit":
+            os._exit(3)
+        case "eat":
+            return Outcome(bytearray(int(rest)) == b"", 0.0)
+        case "orphan":
+            os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
+            while True:
+                pass
+        case "pid":
+            return Outcome(False, os.getpid() / 2**32)
+        case "babble":
+            for descriptor in range(3, 64):  # one of them leads to the supervisor
+                with suppress(OSError):
+                    os.write(descriptor, rest.encode("latin-1"))
+        case "echo":
+            return Outcome(False, float(rest))
+        case "set":
+            return Outcome(False, hash("a text") % 1000 / 1000)
+    return Outcome(True, 1.0)
+
+
+def register() -> None:
+    """Put the grader into the registry of this process."""
+    FAMILIES["misbehave"] = Family(MisbehaveConfig, lambda config, _: Misbehave(config))
+
+
+@contextmanager
+def pool(**arguments: Any) -> Iterator[GraderPool]:
+    """A pool that knows the grader."""
+    boot, known = verifiers.pool._BOOT, dict(FAMILIES)
+    register()
+    verifiers.pool._identified.cache_clear()
+    verifiers.pool._BOOT = boot.replace(
+        "from verifiers.supervisor",
+        "from tests.verifiers import misbehaving; misbehaving.register();"
+        " from verifiers.supervisor",
+    )
+    try:
+        with GraderPool(**arguments) as made:
+            yield made
+    finally:
+        verifiers.pool._BOOT = boot
+        FAMILIES.clear()
+        FAMILIES.update(known)
