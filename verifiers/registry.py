@@ -16,6 +16,7 @@ from verifiers.function_call import FUNCTION_CALL
 from verifiers.instruction import INSTRUCTION
 from verifiers.json_match import JSON_MATCH
 from verifiers.json_schema import JSON_SCHEMA
+from verifiers.mistakes import first_mistake
 from verifiers.multi import MULTI
 from verifiers.python import PYTHON
 from verifiers.regex import REGEX
@@ -75,9 +76,7 @@ def _build(config: Any) -> Grader:
     try:
         validated = family.config.model_validate(config)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(step) for step in first["loc"])
-        raise GraderConfigError(path, first["msg"].removeprefix("Value error, ")) from error
+        raise GraderConfigError(*first_mistake(error, config)) from error
     return family.make(validated, _build_nested)
 
 

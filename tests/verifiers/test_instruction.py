@@ -88,10 +88,10 @@ def test_the_reference_is_the_example_if_it_passes() -> None:
     [
         ({}, "constraints"),
         ({"constraints": {}}, "constraints"),
-        ({"constraints": {"a": {"kind": "rhyme"}}}, "constraints.a"),
-        ({"constraints": {"a": {**SHORT, "minimum": 9}}}, "constraints.a.length"),
-        ({"constraints": {"a": {**SHORT, "least": 9}}}, "constraints.a.length.least"),
-        ({"constraints": {"A": SHORT}}, "constraints.A.[key]"),
+        ({"constraints": {"a": {"kind": "rhyme"}}}, "constraints.a.kind"),
+        ({"constraints": {"a": {**SHORT, "minimum": 9}}}, "constraints.a"),
+        ({"constraints": {"a": {**SHORT, "least": 9}}}, "constraints.a.least"),
+        ({"constraints": {"A": SHORT}}, "constraints.A"),
         ({"constraints": {"a": {**POLITE, "texts": ["{{who}}"]}}}, "constraints.a.texts.0"),
         (
             {"constraints": {"a": {**POLITE, "texts": ["a", "{{sample.output_text}}"]}}},
