@@ -23,7 +23,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pydantic_monty as monty
@@ -32,6 +32,7 @@ MAX_MEMORY_BYTES = 64 << 20
 GRACE_S = 0.05
 """So long after its limit the process is killed where the interpreter has not noticed by itself."""
 
+_ATTEMPTS = 4
 _POLICY: monty.OSPolicy = {
     "datetime": datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC),
     "sleep": "zero",
@@ -101,14 +102,23 @@ class Session:
 def session(timeout_s: float) -> Iterator[Session]:
     """A fresh interpreter for at most `timeout_s` seconds, and for no single code more than that.
 
-    So a session of several codes ends within twice the time. Safe to use from any thread.
+    So a session of several codes ends within twice the time. Safe to use from any thread. Raises
+    Died when no interpreter can be had.
     """
+    with ExitStack() as stack:
+        yield Session(_checked_out(stack, timeout_s), timeout_s)
+
+
+def _checked_out(stack: ExitStack, timeout_s: float) -> monty.MontySession:
     limits: monty.ResourceLimits = {
         "max_feed_duration_secs": timeout_s,
         "max_memory": MAX_MEMORY_BYTES,
     }
-    with _interpreters().checkout(limits=limits, os_policy=_POLICY) as checked_out:
-        yield Session(checked_out, timeout_s)
+    for _ in range(_ATTEMPTS):
+        with suppress(monty.MontyCrashedError):  # it died while nobody used it
+            checkout = _interpreters().checkout(limits=limits, os_policy=_POLICY)
+            return stack.enter_context(checkout)
+    raise Died
 
 
 @functools.cache
