@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from verifiers.base import Grade, Sample
+from verifiers.base import Grade, GraderConfigError, Sample, errored_grade
 from verifiers.registry import build
 
 Json = dict[str, Any]
@@ -74,6 +74,34 @@ EXAMPLES: tuple[Example, ...] = (
         broken_item={"country": "France"},
     ),
     Example(
+        summary="How alike the text is to a reference: characters, words, BLEU, GLEU, ROUGE.",
+        config={
+            "type": "text_similarity",
+            "evaluation_metric": "rouge_l",
+            "pass_threshold": 0.8,
+        },
+        item={"answer": "the light in the hall is on"},
+        passes="The light in the hall is now on.",
+        fails="It is on.",
+        broken_item={"answer": ""},
+    ),
+    Example(
+        summary="A JSON value against a JSON Schema (draft 2020-12).",
+        config={
+            "type": "json_schema",
+            "schema": {
+                "type": "object",
+                "properties": {"room": {"type": "string"}, "level": {"maximum": 100}},
+                "required": ["room", "level"],
+            },
+        },
+        item={},
+        passes='{"room": "hall", "level": 50}',
+        fails='{"room": "hall", "level": 500}',
+        broken_item={},
+        broken_config={"type": "json_schema", "schema": {"$ref": "https://example.org/light"}},
+    ),
+    Example(
         summary="A JSON object, field by field against the item's object.",
         config={"type": "json_match", "reference": "order", "fields": {"item": 2, "count": 1}},
         item={"order": {"item": "milk", "count": 2}},
@@ -90,6 +118,44 @@ EXAMPLES: tuple[Example, ...] = (
         broken_item={"call": "turn_on(area=kitchen)"},
     ),
     Example(
+        summary="Constraints a program can check: length, words, format, how numbers are written.",
+        config={
+            "type": "instruction",
+            "constraints": {
+                "short": {"kind": "length", "unit": "words", "maximum": 6},
+                "polite": {"kind": "must_contain", "texts": ["please"]},
+            },
+            "reference": "rules",
+        },
+        item={"rules": {"digits": {"kind": "numbers", "written": "digits"}}},
+        passes="Set it to 21 degrees, please.",
+        fails="Set it to twenty-one degrees, please.",
+        broken_item={"rules": {"digits": {"kind": "numbers", "written": "roman"}}},
+    ),
+    Example(
+        summary="A function of your own, in a sandbox: grade(sample, item) returns the score.",
+        config={
+            "type": "python",
+            "source": "def grade(sample, item):\n"
+            "    words = sample['output_text'].split()\n"
+            "    return len(words) / item['words'] if len(words) < item['words'] else 1",
+        },
+        item={"words": 3},
+        passes="turn it on",
+        fails="on",
+        broken_item={"words": "three"},
+    ),
+    Example(
+        summary="The completion is code: tests in a sandbox say whether it does what it should.",
+        config={"type": "unit_tests"},
+        item={
+            "tests": [{"call": "double(3)", "equals": 6}, {"call": "double('a')", "equals": "aa"}]
+        },
+        passes="def double(x):\n    return 2 * x",
+        fails="def double(x):\n    return x + 3",
+        broken_item={"tests": "double(3) == 6"},
+    ),
+    Example(
         summary="Several graders on the same completion; all must pass.",
         config={
             "type": "multi",
@@ -97,7 +163,7 @@ EXAMPLES: tuple[Example, ...] = (
                 "polite": {"type": "string_check", "operation": "ilike", "reference": "please"},
                 "city": {"type": "string_check", "operation": "like"},
             },
-            "weights": {"city": 3},
+            "calculate_output": "0.3 * polite + 0.7 * city",
         },
         item={"answer": "Paris"},
         passes="To Paris, please",
@@ -114,14 +180,23 @@ def by_type() -> dict[str, Example]:
 
 def run(example: Example) -> Shown:
     """Grade an example's completions."""
-    grader = build(example.config)
-    broken = build(example.broken_config or example.config)
     return Shown(
         example,
-        passed=grader.grade(Sample(output_text=example.passes), example.item),
-        failed=grader.grade(Sample(output_text=example.fails), example.item),
-        errored=broken.grade(Sample(output_text=example.passes), example.broken_item),
+        passed=_grade(example.config, example.passes, example.item),
+        failed=_grade(example.config, example.fails, example.item),
+        errored=_grade(
+            example.broken_config or example.config, example.passes, example.broken_item
+        ),
     )
+
+
+def _grade(config: Json, completion: str, item: Json) -> Grade:
+    """Grade as the service does: a configuration that cannot be built is an errored grade."""
+    try:
+        grader = build(config)
+    except GraderConfigError as error:
+        return errored_grade("config", str(error), 0.0)
+    return grader.grade(Sample(output_text=completion), item)
 
 
 def table() -> str:

@@ -39,6 +39,7 @@ from verifiers.base import (
     passing,
 )
 from verifiers.constraints import Constraint, OfTexts
+from verifiers.mistakes import first_mistake
 from verifiers.multi import PartName
 from verifiers.templates import Template, item_value, parse_path, parse_template
 
@@ -136,9 +137,9 @@ def _of_item(value: Any, place: str) -> Constraints:
     try:
         return _ADAPTER.validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join((place, *map(str, first["loc"])))
-        raise ItemError(f"the item's field '{path}': {first['msg']}") from error
+        inside, message = first_mistake(error, value)
+        path = f"{place}.{inside}" if inside else place
+        raise ItemError(f"the item's field '{path}': {message}") from error
 
 
 def _make(config: InstructionConfig, _build: BuildNested) -> Grader:

@@ -41,6 +41,7 @@ from verifiers.base import (
     grade_with,
     passing,
 )
+from verifiers.mistakes import first_mistake
 from verifiers.python import MAX_SOURCE_CHARS, parse
 from verifiers.templates import item_value, parse_path
 from verifiers.values import MAX_DEPTH, Normalise, canonical, is_unicode, json_problem
@@ -134,12 +135,14 @@ class UnitTests:
         place = self.config.tests
         if not isinstance(place, str):
             return place
+        value = item_value(item, tuple(place.split(".")))
         try:
-            tests = _TESTS.validate_python(item_value(item, tuple(place.split("."))))
+            tests = _TESTS.validate_python(value)
             _check(tests)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise ItemError(f"the item's field '{place}' holds no tests: {first['msg']}") from error
+            inside, message = first_mistake(error, value)
+            path = f"{place}.{inside}" if inside else place
+            raise ItemError(f"the item's field '{path}': {message}") from error
         except ValueError as error:
             raise ItemError(f"the item's field '{place}': {error}") from error
         return tests
