@@ -1,0 +1,217 @@
+"""The `unit_tests` grader: code is run against tests, and cannot talk its way through them."""
+
+import ast
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.verifiers.strategies import JSON
+from verifiers import Grade, GraderConfigError, Sample, Status, build
+from verifiers.unit_tests import code_of
+
+RIGHT = "def add(a, b):\n    return a + b\n"
+TESTS: list[Any] = ["assert add(1, 2) == 3", {"call": "add(2, 2)", "equals": 4}]
+
+
+def graded(text: str, tests: Any = TESTS, **fields: Any) -> Grade:
+    grader = build({"type": "unit_tests", "timeout_s": 10, **fields})
+    return grader.grade(Sample(output_text=text), {"tests": tests, "code": RIGHT})
+
+
+def test_right_code_passes_bare_or_fenced_with_talk_around_it() -> None:
+    for text in (RIGHT, f"```python\n{RIGHT}```", f"Sure!\n```\n{RIGHT}\n```\nIt adds. ```x```"):
+        grade = graded(text)
+        assert (grade.passed, grade.score) == (True, 1)
+        assert grade.subscores == {"runs": 1, "tests": 1}
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8), st.floats(0, 0.9))
+def test_the_score_is_the_weighed_share_of_tests_passed(right: list[bool], weight: float) -> None:
+    tests = [{"call": "add(1, 1)", "equals": 2 if one else 3} for one in right]
+    share = sum(right) / len(right)
+    grade = graded(RIGHT, tests, runs_weight=weight)
+    assert grade.passed == all(right)
+    assert grade.subscores == {"runs": 1, "tests": share}
+    assert grade.score == pytest.approx(weight + (1 - weight) * share, abs=1e-5)
+
+
+@given(JSON, JSON)
+def test_a_value_equals_itself_and_nothing_else(value: Any, other: Any) -> None:
+    code = f"def f():\n    return {value!r}"
+    assert graded(code, [{"call": "f()", "equals": value}]).passed
+    same = graded(code, [{"call": "f()", "equals": other}]).passed
+    assert same == (_tagged(value) == _tagged(other))
+
+
+def _tagged(value: Any) -> Any:
+    """A value of which Python's own equality is that of JSON: true is not 1, but 1.0 is."""
+    match value:
+        case bool():
+            return "bool", value
+        case list():
+            return [_tagged(one) for one in value]
+        case dict():
+            return {key: _tagged(one) for key, one in value.items()}
+    return value
+
+
+def test_tuples_are_lists_and_other_values_are_no_json() -> None:
+    wanted = [{"call": "f()", "equals": [1, [2]]}]
+    assert graded("def f(): return (1, (2,))", wanted).passed
+    for value in ("{1}", "b'1'", "f", "range(3)", "[float('nan')]", "1j", "object"):
+        grade = graded(f"def f(): return {value}", [{"call": "f()", "equals": None}])
+        assert grade.status is Status.FAILED
+    deep = "def f():\n    x = []\n    for _ in range(5000): x = [x]\n    return x"
+    assert graded(deep, [{"call": "f()", "equals": []}]).status is Status.FAILED
+
+
+def test_an_object_that_equals_everything_does_not_pass_a_comparison_outside() -> None:
+    code = (
+        "class All:\n    def __eq__(self, other): return True\n"
+        "    def __ne__(self, other): return False\n"
+        "def add(a, b): return All()"
+    )
+    inside, outside = (graded(code, [test]) for test in TESTS)
+    assert inside.passed  # which is why the other kind of test exists
+    assert outside.status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "def (",
+        "def add(a, b): return a - b",
+        "def add(a, b): raise ValueError",
+        "def add(a): return a",
+        "raise SystemExit",
+        "raise KeyboardInterrupt",
+        "add = 3",
+        "import numpy",
+        "import os\nos.fork()",
+        "open('/etc/passwd')",
+        "x = [0] * 10 ** 10",
+        "def add(a, b): return [0] * 10 ** 10",
+        "def add(a, b): return add(a, b)",
+        "\x00",
+        "\ud800",
+        "(" * 60_000,
+        "-" * 60_000 + "1",
+        "assert False",
+        "def add(a, b): raise TimeoutError('feed time limit exceeded')",
+        RIGHT.replace("add", "sum"),
+        "print(" + repr("x" * 50_000) + ")",
+        "```python\n```",
+    ],
+)
+def test_code_that_is_wrong_fails(code: str) -> None:
+    grade = graded(code)
+    assert (grade.status, grade.error) == (Status.FAILED, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("while True: pass", "timeout"),
+        ("def add(a, b):\n    while True: pass", "timeout"),
+        ("x = sum(range(10 ** 12))", "timeout"),
+        ("import subprocess", "sandbox"),
+        ("def add(a, b):\n    import heapq\n    return a + b", "sandbox"),
+        ("def add(a, b):\n    yield a + b", "sandbox"),
+    ],
+)
+def test_code_that_cannot_be_judged_is_errored_or_failed_as_configured(
+    code: str, kind: str
+) -> None:
+    grade = graded(code, timeout_s=0.2)
+    assert (grade.score, grade.error_kind) == (None, kind)
+    failed = graded(code, timeout_s=0.2, unjudged="failed")
+    assert (failed.status, failed.score) == (Status.FAILED, 0)
+
+
+def test_setup_comes_after_the_code_and_before_the_tests() -> None:
+    tests = ["close_to(add(0.1, 0.2), 0.3)"]
+    setup = "def close_to(a, b):\n    assert abs(a - b) < 1e-6"
+    assert graded(RIGHT, tests, setup=setup).passed
+    assert graded(f"def close_to(a, b): pass\n{RIGHT}", tests, setup=setup).passed
+    cheat = "def close_to(a, b): pass\ndef add(a, b): return 0"
+    assert graded(cheat, tests, setup=setup).status is Status.FAILED
+    assert graded("x = 1", tests, setup="check = add").score == pytest.approx(0.1)
+
+
+def test_tests_run_one_after_the_other() -> None:
+    code = "seen = []\ndef note(x):\n    seen.append(x)\n    return seen"
+    tests = [{"call": "note(1)", "equals": [1]}, {"call": "note(2)", "equals": [1, 2]}]
+    assert graded(code, tests).passed
+
+
+def test_tests_may_be_those_of_the_configuration() -> None:
+    grader = build({"type": "unit_tests", "tests": TESTS})
+    assert grader.grade(Sample(output_text=RIGHT), {}).passed
+    assert (
+        build({"type": "unit_tests", "tests": "{{ item.a.b }}"})
+        .grade(Sample(output_text=RIGHT), {"a": {"b": TESTS}})
+        .passed
+    )
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        *(None, 1, "assert True", [], {}, [1], [None], ["x ="], ["assert 1"] * 101, ["x" * 70_000]),
+        *([{"call": call, "equals": 1}] for call in ("", "x = 1", "1; 2", "(")),
+        *([{"call": "f()"}], [{"call": "f()", "equals": 1, "more": 1}]),
+    ],
+)
+def test_an_item_without_proper_tests_is_errored(tests: Any) -> None:
+    for code in (RIGHT, "while True: pass"):
+        grade = graded(code, tests)
+        assert (grade.status, grade.error_kind) == (Status.ERRORED, "item")
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"tests": []}, "tests"),
+        ({"tests": "a b"}, "tests"),
+        ({"tests": ["x ="]}, "tests"),
+        ({"setup": "def ("}, "setup"),
+        ({"reference": ""}, "reference"),
+        ({"runs_weight": 1}, "runs_weight"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"unjudged": "passed"}, "unjudged"),
+        ({"code": "first"}, "code"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_its_place(fields: Any, path: str) -> None:
+    with pytest.raises(GraderConfigError) as caught:
+        build({"type": "unit_tests", **fields})
+    assert caught.value.path.split(".")[0] == path
+
+
+def test_the_reference_is_the_items_code_if_it_passes() -> None:
+    grader = build({"type": "unit_tests", "reference": "code"})
+    assert grader.reference({"tests": TESTS, "code": RIGHT}) == RIGHT
+    assert grader.reference({"tests": TESTS, "code": "add = max"}) is None
+    for item in ({"tests": TESTS}, {"code": RIGHT}, {"tests": TESTS, "code": 1}):
+        assert grader.reference(item) is None
+    assert build({"type": "unit_tests"}).reference({"tests": TESTS, "code": RIGHT}) is None
+
+
+@given(st.text(alphabet="ab`\n ", max_size=30))
+def test_the_code_is_the_first_fenced_block_or_everything(text: str) -> None:
+    code = code_of(text)
+    assert code in text
+    assert "```" not in code
+    if "```" not in text:
+        assert code == text
+
+
+def test_code_as_a_whole_keeps_its_fences() -> None:
+    assert graded(RIGHT, code="whole").passed
+    assert graded(f"```\n{RIGHT}```", code="whole").status is Status.FAILED
+    quoted = 'TEXT = """\n```\n"""\n' + RIGHT
+    ast.parse(quoted)
+    assert graded(quoted, code="whole").passed
