@@ -86,11 +86,16 @@ class Evaluator(Protocol):
         """
 
     def likelihood(
-        self, candidates: FloatArray, prompts: Sequence[int], first: int
+        self,
+        candidates: FloatArray,
+        prompts: Sequence[int],
+        centre: FloatArray,
+        first: int,
     ) -> tuple[FloatArray, int]:
         """Mean log-likelihood per token of the accepted answers, (P, N), and tokens processed.
 
-        ``first``: the lowest layer in which the candidates differ.
+        ``centre``: (D,) theta, which the candidates are drawn around: what hardly differs between
+        them may be taken from it.  ``first``: the lowest layer in which they differ.
         """
 
 
@@ -264,7 +269,9 @@ def step(
     first, growth = layers - depth, math.sqrt(layers / depth)
     eps = _directions(config, state, first * (state.theta.size // layers))
     population = candidates(state.theta, config.sigma * growth, eps)  # (1)
-    rewards, values, tokens, passed = _evaluate(kind, population, prompts, evaluator, first)
+    rewards, values, tokens, passed = _evaluate(
+        kind, population, prompts, evaluator, first, state.theta
+    )
     fitness = shaped(values, config.shaping)  # (3)
     if fitness is None:
         state.zero_variance += 1
@@ -299,16 +306,17 @@ def _evaluate(
     prompts: Sequence[int],
     evaluator: Evaluator,
     first: int,
+    theta: FloatArray,
 ) -> tuple[tuple[FloatArray, ...], Values, int, float | None]:
     """Rewards (P, N), the one to report first; values (P,); tokens; share passed if graded."""
     if kind == "likelihood":
-        reward, tokens = evaluator.likelihood(population, prompts, first)
+        reward, tokens = evaluator.likelihood(population, prompts, theta, first)
         return (reward,), centred(reward), tokens, None
     scores = evaluator.scores(population, prompts)
     values, rate = centred(scores.score), _pass_rate(scores)
     if kind == "score":
         return (scores.score,), values, scores.tokens, rate
-    likelihood, more = evaluator.likelihood(population, prompts, first)
+    likelihood, more = evaluator.likelihood(population, prompts, theta, first)
     values = _mixed(values, centred(likelihood))
     return (scores.score, likelihood), values, scores.tokens + more, rate
 

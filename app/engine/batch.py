@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine import platform
-from app.engine.cache import GroupKV, LayerTensors, Layout
+from app.engine.cache import Context, GroupKV, LayerTensors, Layout
 from app.engine.layers import Edits, Meter, Selection, install
 from app.engine.maths import ACTIVATIONS
 from app.engine.models import LoadedModel, attention_windows, embed, head, head_rows, inner
@@ -82,6 +82,19 @@ class Runtime:
         batch.layout.end()
         return self._inner.norm(hidden) if batch.span.stop == self.layers else hidden
 
+    def read(
+        self, hidden: mx.array, edits: Edits | None, span: range
+    ) -> tuple[mx.array, LayerTensors]:
+        """Run (1, T, hidden) of one sequence through some layers; lazy.
+
+        Returns what leaves them and their keys and values, none where there are no tokens.
+        """
+        length = hidden.shape[1]
+        if not length:
+            return hidden, []
+        batch = Batch.fresh(self, 1, np.zeros(1, dtype=np.int32), length, edits, span=span)
+        return self.run(batch, hidden), batch.filled()
+
     def measured(self, batch: Batch, tokens: Tokens, weights: mx.array) -> dict[str, mx.array]:
         """Matrix name -> (n, b) energies of ``forward`` summed over positions of weight 1; lazy."""
         meter = self._selection.meter = Meter(weights)
@@ -144,17 +157,25 @@ class Batch:
         edits: Edits | None,
         prefix: LayerTensors | None = None,
         span: range | None = None,
+        context: tuple[Context, LayerTensors] | None = None,
     ) -> Batch:
         """An empty batch of ``len(pad)`` rows in ``groups`` groups, with room for ``capacity``.
 
-        ``prefix``: keys and values of each group's shared prefix, per layer (P, Hkv, T, D).
+        ``prefix``: keys and values of each group's shared prefix, per layer (P or 1, Hkv, T, D).
         ``span``: layers to run through, all by default.
+        ``context``: columns before the rows, which all groups share, and their tensors per layer.
         """
         span = range(runtime.layers) if span is None else span
         length = prefix[0][0].shape[2] if prefix else 0
-        layout = Layout(groups, len(pad) // groups, length, pad)
+        before, tensors = context or (None, None)
+        layout = Layout(groups, len(pad) // groups, length, pad, before)
         layers = [
-            GroupKV(layout, capacity, prefix[index] if prefix else None)
+            GroupKV(
+                layout,
+                capacity,
+                prefix[index] if prefix else None,
+                context=tensors[index] if tensors else None,
+            )
             for index in range(len(span))
         ]
         return cls(layout, layers, edits, span)

@@ -13,14 +13,29 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from app.engine.maths import softmax
+from app.engine.maths import softmax_parts
 
+Visible = npt.NDArray[np.bool_]
 LayerTensors = list[tuple[mx.array, mx.array]]  # per layer: keys and values, (rows, Hkv, T, D)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Right-aligned columns that were read before a batch, one row for each place in a group.
+
+    Attributes:
+        pad: (R,) int32, padding columns at the left.
+        width: columns.
+    """
+
+    pad: npt.NDArray[np.int32]
+    width: int
 
 
 class Layout:
@@ -30,64 +45,76 @@ class Layout:
         groups, rows: P and R; B = P * R rows, the rows of a group side by side.
         prefix: T, tokens of each group's shared prefix (0 = none).
         pad: (B,) int32, padding columns at the left of each row.
+        context: columns between prefix and row that all groups share; ``None`` = none.
         cursor: columns filled so far.
     """
 
-    def __init__(self, groups: int, rows: int, prefix: int, pad: npt.NDArray[np.int32]) -> None:
+    def __init__(
+        self,
+        groups: int,
+        rows: int,
+        prefix: int,
+        pad: npt.NDArray[np.int32],
+        context: Context | None = None,
+    ) -> None:
         self.groups = groups
         self.rows = rows
         self.prefix = prefix
         self.pad = pad
+        self.context = context
         self.cursor = 0
         self.length = 0
         self.positions = mx.array(0)
-        self._masks: dict[int | None, mx.array | None] = {}
-        self._prefix_masks: dict[int | None, mx.array | None] = {}
+        self._places = np.array(0)
+        self._masks: dict[tuple[str, int | None], mx.array | None] = {}
 
     def begin(self, length: int) -> None:
         """Prepare a forward pass over ``length`` new columns: positions and masks."""
         self.length = length
         first = self.prefix + self.cursor - self.pad
+        if self.context is not None:
+            first = first + np.tile(self.context.width - self.context.pad, self.groups)
         self.positions = mx.array(first.astype(np.int32))
+        self._places = first[:, None] + np.arange(length)  # (B, L)
         self._masks = {}
-        self._prefix_masks = {}
 
     def end(self) -> None:
         """The columns of this pass are filled."""
         self.cursor += self.length
 
-    def mask(self, window: int | None) -> mx.array | None:
-        """(B or 1, 1, 1, L, C) bool, True where a query may see a column; ``None`` = everywhere."""
-        if window not in self._masks:
-            self._masks[window] = self._own_mask(window)
-        return self._masks[window]
+    def mask(self, part: str, window: int | None) -> mx.array | None:
+        """(B or 1, 1, 1, L or 1, C) bool, True where a query may see a column.
 
-    def _own_mask(self, window: int | None) -> mx.array | None:
+        ``part``: own, prefix or context columns.  ``None`` = all see everything.
+        """
+        key = part, window
+        if key not in self._masks:
+            made = {"own": self._own, "prefix": self._prefix, "context": self._context}[part]
+            visible = made(window)  # (B or 1, L or 1, C)
+            self._masks[key] = None if visible.all() else mx.array(visible[:, None, None])
+        return self._masks[key]
+
+    def _own(self, window: int | None) -> Visible:
         query = np.arange(self.cursor, self.cursor + self.length)[:, None]  # (L, 1)
         column = np.arange(self.cursor + self.length)[None, :]  # (1, C)
         causal = column <= query
         if window is not None:
             causal &= column > query - window
-        visible = causal[None] & (column[None] >= self.pad[:, None, None])  # (B, L, C)
-        if visible.all():
-            return None
-        return mx.array(visible[:, None, None])
+        return causal[None] & (column[None] >= self.pad[:, None, None])
 
-    def prefix_mask(self, window: int | None) -> mx.array | None:
-        """(B, 1, 1, L, T) bool over the shared prefix; only a sliding window hides any of it."""
-        if window not in self._prefix_masks:
-            self._prefix_masks[window] = self._window_mask(window)
-        return self._prefix_masks[window]
+    def _prefix(self, window: int | None) -> Visible:
+        if window is None:  # only a sliding window hides any of it
+            return np.ones((1, 1, self.prefix), dtype=np.bool_)
+        return np.arange(self.prefix) > self._places[:, :, None] - window
 
-    def _window_mask(self, window: int | None) -> mx.array | None:
+    def _context(self, window: int | None) -> Visible:
+        assert self.context is not None
+        pad = np.tile(self.context.pad, self.groups)[:, None, None]
+        column = np.arange(self.context.width)
+        real = column >= pad
         if window is None:
-            return None
-        column = np.arange(self.cursor, self.cursor + self.length)
-        position = self.prefix + column[None, :] - self.pad[:, None]  # (B, L)
-        visible = np.arange(self.prefix) > position[:, :, None] - window  # (B, L, T)
-        if visible.all():
-            return None
-        return mx.array(visible[:, None, None])
+            return real
+        return real & (self.prefix + column - pad > self._places[:, :, None] - window)
 
 
 class GroupKV:
@@ -96,7 +123,9 @@ class GroupKV:
     Args:
         layout: shared by the layers.
         capacity: columns to reserve.
-        prefix: keys and values of the shared prefix, (P, Hkv, T, D), or ``None``.
+        prefix: keys and values of the shared prefix, (P, Hkv, T, D), or (1, Hkv, T, D) if all
+            groups share it, or ``None``.
+        context: keys and values of the layout's context, (R, Hkv, W, D), or ``None``.
         own: keys and values of columns filled already, (B, Hkv, cursor, D), or ``None``.
     """
 
@@ -106,10 +135,12 @@ class GroupKV:
         capacity: int,
         prefix: tuple[mx.array, mx.array] | None = None,
         own: tuple[mx.array, mx.array] | None = None,
+        context: tuple[mx.array, mx.array] | None = None,
     ) -> None:
         self.layout = layout
         self.capacity = capacity
         self.prefix = prefix
+        self.context = context
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         if own is not None:
@@ -159,49 +190,103 @@ class GroupKV:
     def attend(
         self, q: mx.array, k: mx.array, v: mx.array, scale: float, window: int | None
     ) -> mx.array:
-        """Store k and v, (B, Hkv, L, D); attention of q, (B, H, L, D), over prefix and columns."""
+        """Store k and v, (B, Hkv, L, D); attention of q, (B, H, L, D), over all that is before."""
         rows, heads, length, depth = q.shape
         kv_heads = k.shape[1]
-        repeats = heads // kv_heads
         keys, values = self._store(k, v)
-        q = (q * scale).reshape(rows, kv_heads, repeats, length, depth)
-        own = self._scores(q.reshape(rows, kv_heads, repeats * length, depth), keys)
-        own = _hide(own.reshape(rows, kv_heads, repeats, length, -1), self.layout.mask(window))
-        if self.prefix is None:
-            weights = softmax(own)
-            out = weights.reshape(rows, kv_heads, repeats * length, -1) @ values
-            return out.reshape(rows, heads, length, depth)
-        before = self._prefix_scores(q, self.prefix[0])
-        before = _hide(before, self.layout.prefix_mask(window))
-        weights = softmax(mx.concatenate([before, own], axis=-1))
-        split = self.layout.prefix
-        out = weights[..., split:].reshape(rows, kv_heads, repeats * length, -1) @ values
-        out = out.reshape(rows, kv_heads, repeats, length, depth)
-        out = out + self._prefix_values(weights[..., :split], self.prefix[1])
-        return out.reshape(rows, heads, length, depth)
+        # (B, Hkv, rep * L, D): the queries of one key head side by side
+        q = (q * scale).reshape(rows, kv_heads, -1, depth)
+        parts: dict[str, _Store] = {"own": _Rows(keys, values)}
+        if self.prefix is not None:
+            shared = _Grouped if length == 1 else _Broadcast
+            parts["prefix"] = shared(self.prefix[0][:, None], self.prefix[1][:, None])
+        if self.context is not None:
+            parts["context"] = _Broadcast(self.context[0][None], self.context[1][None])
+        scores = []
+        for name, store in parts.items():
+            seen = store.scores(q).reshape(rows, kv_heads, heads // kv_heads, length, -1)
+            hidden = _hide(seen, self.layout.mask(name, window))
+            scores.append(hidden.reshape(rows, kv_heads, q.shape[2], -1))
+        weights, total = softmax_parts(scores)
+        out = mx.zeros_like(q)
+        for store, weight in zip(parts.values(), weights, strict=True):
+            out = out + store.values(weight.astype(v.dtype))
+        return (out / total).astype(v.dtype).reshape(rows, heads, length, depth)
 
-    @staticmethod
-    def _scores(q: mx.array, keys: mx.array) -> mx.array:
-        return q @ keys.transpose(0, 1, 3, 2)
 
-    def _prefix_scores(self, q: mx.array, keys: mx.array) -> mx.array:
-        """(B, Hkv, rep, L, D) x (P, Hkv, T, D) -> (B, Hkv, rep, L, T): one matmul per group."""
-        rows, kv_heads, repeats, length, depth = q.shape
-        groups, per_group = self.layout.groups, self.layout.rows
-        grouped = q.reshape(groups, per_group, kv_heads, repeats * length, depth)
-        grouped = grouped.transpose(0, 2, 1, 3, 4).reshape(groups, kv_heads, -1, depth)
-        scores = grouped @ keys.transpose(0, 1, 3, 2)
-        scores = scores.reshape(groups, kv_heads, per_group, repeats * length, -1)
-        return scores.transpose(0, 2, 1, 3, 4).reshape(rows, kv_heads, repeats, length, -1)
+class _Store(Protocol):
+    """Keys and values that queries (B, Hkv, Q, D) meet, Q of them for each key head."""
 
-    def _prefix_values(self, weights: mx.array, values: mx.array) -> mx.array:
-        """(B, Hkv, rep, L, T) x (P, Hkv, T, D) -> (B, Hkv, rep, L, D)."""
-        rows, kv_heads, repeats, length, span = weights.shape
-        groups, per_group = self.layout.groups, self.layout.rows
-        grouped = weights.reshape(groups, per_group, kv_heads, repeats * length, span)
-        grouped = grouped.transpose(0, 2, 1, 3, 4).reshape(groups, kv_heads, -1, span)
-        out = (grouped @ values).reshape(groups, kv_heads, per_group, repeats * length, -1)
-        return out.transpose(0, 2, 1, 3, 4).reshape(rows, kv_heads, repeats, length, -1)
+    def scores(self, q: mx.array) -> mx.array:
+        """(B, Hkv, Q, D) -> (B, Hkv, Q, T)."""
+
+    def values(self, weights: mx.array) -> mx.array:
+        """(B, Hkv, Q, T) -> (B, Hkv, Q, D)."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Keys and values that each row has for itself, (B, Hkv, C, D)."""
+
+    keys: mx.array
+    held: mx.array
+
+    def scores(self, q: mx.array) -> mx.array:
+        """(B, Hkv, Q, D) -> (B, Hkv, Q, C)."""
+        return q @ self.keys.swapaxes(-1, -2)
+
+    def values(self, weights: mx.array) -> mx.array:
+        """(B, Hkv, Q, C) -> (B, Hkv, Q, D)."""
+        return weights @ self.held
+
+
+@dataclass(frozen=True)
+class _Broadcast:
+    """Keys and values that rows share, (P or 1, R or 1, Hkv, T, D) for P groups of R rows.
+
+    One matmul per row and head, without a copy: the way when a row has many queries.
+    """
+
+    keys: mx.array
+    held: mx.array
+
+    def scores(self, q: mx.array) -> mx.array:
+        """(B, Hkv, Q, D) -> (B, Hkv, Q, T)."""
+        return self._apply(q, self.keys.swapaxes(-1, -2))
+
+    def values(self, weights: mx.array) -> mx.array:
+        """(B, Hkv, Q, T) -> (B, Hkv, Q, D)."""
+        return self._apply(weights, self.held)
+
+    def _apply(self, left: mx.array, right: mx.array) -> mx.array:
+        groups, places = right.shape[:2]
+        # One of the two is 1: rows are (groups, per group) or (candidates, places).
+        split = (groups, -1) if places == 1 else (-1, places)
+        out = left.reshape(*split, *left.shape[1:]) @ right
+        return out.reshape(left.shape[0], *out.shape[2:])
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """A prefix as in ``_Broadcast``, one matmul per group and head: the way to decode a column."""
+
+    keys: mx.array
+    held: mx.array
+
+    def scores(self, q: mx.array) -> mx.array:
+        """(B, Hkv, Q, D) -> (B, Hkv, Q, T)."""
+        return self._apply(q, self.keys[:, 0].swapaxes(-1, -2))
+
+    def values(self, weights: mx.array) -> mx.array:
+        """(B, Hkv, Q, T) -> (B, Hkv, Q, D)."""
+        return self._apply(weights, self.held[:, 0])
+
+    def _apply(self, left: mx.array, right: mx.array) -> mx.array:
+        groups, (_, kv_heads, queries, depth) = right.shape[0], left.shape
+        grouped = left.reshape(groups, -1, kv_heads, queries, depth).swapaxes(1, 2)
+        out = grouped.reshape(groups, kv_heads, -1, depth) @ right
+        out = out.reshape(groups, kv_heads, -1, queries, out.shape[-1]).swapaxes(1, 2)
+        return out.reshape(left.shape[0], kv_heads, queries, -1)
 
 
 def _hide(scores: mx.array, visible: mx.array | None) -> mx.array:

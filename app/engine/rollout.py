@@ -9,7 +9,6 @@ On CPU the groups are divided over the lanes (one MLX stream each), which advanc
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Sequence
 
 import mlx.core as mx
@@ -19,15 +18,14 @@ from app.engine.batch import Batch, Runtime, Tokens, right_aligned
 from app.engine.generation import Generation
 from app.engine.sampling import Sampling
 from app.engine.scoring import (
+    Reading,
     Scoring,
     Shortlist,
-    Trunk,
-    TrunkPrefix,
-    make_prefix,
     make_shortlist,
-    make_trunk,
+    read,
 )
 from app.engine.text import Completion, Decode
+from app.engine.trunk import Trunk
 from app.engine.work import (
     FloatArray,
     RolloutLimits,
@@ -37,9 +35,6 @@ from app.engine.work import (
     share,
     together,
 )
-
-# Below this many candidates the shortlist, made by a pass of its own, saves nothing.
-_SHORTLISTED_FROM = 8
 
 
 class Population:
@@ -63,8 +58,7 @@ class Population:
         self._lanes = lanes
         self._decode = decode
         self._limits = limits
-        # The newest trunk's prefix: iterations of one run mostly share it.
-        self._prefix: tuple[tuple[int, bytes, bytes], TrunkPrefix] | None = None
+        self._trunk = Trunk(runtime, lanes, limits.trunk_bytes)
 
     def generate(
         self, flat: FloatArray | None, prompts: Sequence[Tokens], sampling: Sampling
@@ -96,42 +90,32 @@ class Population:
 
     def likelihood(
         self,
-        flat: FloatArray | None,
+        flat: FloatArray,
         prompts: Sequence[Tokens],
         references: Sequence[Tokens],
+        centre: FloatArray,
         first: int = 0,
     ) -> Generator[None, None, FloatArray]:
         """Mean log-likelihood per token of each reference after its prompt: (P, N) fp32.
 
-        NaN where a candidate's logits are not finite.  A population's normaliser is shortlisted
-        (``app.engine.scoring``), a single candidate's exact.  ``first``: the lowest layer in which
-        the candidates differ; those below run once for all of them.  Raises ``ValueError`` as
-        ``generate`` does, for a reference without tokens, and for candidates that differ below
-        ``first``.
+        NaN where a candidate's logits are not finite.  ``centre``: (total,) what the candidates
+        are drawn around; it reads the prompts and chooses the normaliser's shortlist
+        (``app.engine.scoring``).  ``first``: the lowest layer in which the candidates differ.
+        Raises ``ValueError`` as ``generate`` does, for a reference without tokens, a centre that
+        is not finite, and for candidates that differ from it below ``first``.
         """
         count = count_candidates(flat, [*prompts, *references])
         result = np.full((count, len(prompts)), np.nan, dtype=np.float32)
-        split = common_prefix(prompts)
-        whole = [np.concatenate([p, r]) for p, r in zip(prompts, references, strict=True)]
-        # The last reference token is predicted, never an input.
-        inputs = [tokens[split:-1] for tokens in whole]
-        trunk = self._trunk(flat, prompts[0][:split], inputs, first)
-        shortlist = self._shortlist(flat, trunk, references)
-        if first or shortlist:
-            mx.eval(trunk.prefix, trunk.rows, shortlist.rows if shortlist else [])
-            yield
-        each = max(len(i) for i in inputs)
-        limit = self._limits.batch_tokens
-        for round_ in share(flat, len(prompts), len(self._lanes), limit, split, each):
+        reading = self._read(flat, prompts, references, centre, first)
+        shortlist = self._shortlist(centre, reading, references)
+        mx.eval(reading.tensors(), shortlist.rows if shortlist else [])
+        yield
+        each = reading.states.shape[1]
+        limits = self._limits
+        for round_ in share(flat, len(prompts), len(self._lanes), limits.batch_tokens, 0, each):
             lanes = [
                 Scoring(
-                    self._runtime,
-                    work,
-                    trunk,
-                    shortlist,
-                    references,
-                    lane,
-                    self._limits.step_tokens,
+                    self._runtime, work, reading, shortlist, references, lane, limits.step_tokens
                 )
                 for work, lane in zip(round_, self._lanes, strict=False)
             ]
@@ -170,38 +154,40 @@ class Population:
             yield
         return self._runtime.relative_energies(total)
 
-    def _trunk(
-        self, flat: FloatArray | None, prefix: Tokens, inputs: Sequence[Tokens], first: int
-    ) -> Trunk:
-        runtime, edits, below = self._runtime, None, b""
-        if flat is not None and first:
-            end = runtime.first_coordinate(first)
-            if (flat[:, :end] != flat[0, :end]).any():
-                raise ValueError(f"the candidates differ below layer {first}")
-            edits = runtime.edits(mx.array(flat[:1]))
-            below = hashlib.sha256(flat[0, :end].tobytes()).digest()
-        key = (first, below, prefix.tobytes())
-        if self._prefix is None or self._prefix[0] != key:
-            with mx.stream(self._lanes[0]):
-                made = make_prefix(runtime, edits, prefix, first)
-            mx.eval(made.hidden, made.layers or [])
-            self._prefix = (key, made)
-        return make_trunk(runtime, edits, self._prefix[1], inputs, first, self._lanes)
+    def _read(
+        self,
+        flat: FloatArray,
+        prompts: Sequence[Tokens],
+        references: Sequence[Tokens],
+        centre: FloatArray,
+        first: int,
+    ) -> Reading:
+        if not np.isfinite(centre).all():
+            raise ValueError("the centre's coordinates are not finite numbers")
+        runtime, end = self._runtime, self._runtime.first_coordinate(first)
+        if (flat[:, :end] != centre[:end]).any():
+            raise ValueError(f"the candidates differ from their centre below layer {first}")
+        split = common_prefix(prompts)
+        # The last token of an answer is predicted, never an input.
+        rows = [
+            np.concatenate([p[split:], r[:-1]]) for p, r in zip(prompts, references, strict=True)
+        ]
+        prefix, states = self._trunk.enter(first, centre, prompts[0][:split], rows)
+        counts = [len(reference) for reference in references]
+        with mx.stream(self._lanes[0]):
+            edits = runtime.edits(mx.array(centre[None]))
+            return read(runtime, edits, prefix, states, counts, first)
 
     def _shortlist(
-        self, flat: FloatArray | None, trunk: Trunk, references: Sequence[Tokens]
+        self, centre: FloatArray, reading: Reading, references: Sequence[Tokens]
     ) -> Shortlist | None:
-        """Tokens near the population's centre; ``None`` where the whole head is as cheap."""
+        """Tokens that are likely under the centre; ``None`` where the whole head is as cheap."""
         size = self._limits.shortlist
-        if flat is None or len(flat) < _SHORTLISTED_FROM or size >= self._runtime.vocabulary:
+        if size >= self._runtime.vocabulary:
             return None
-        # A candidate that is no number must not spoil the others' normaliser.
-        sound = flat[np.isfinite(flat).all(axis=1)]
-        if len(sound) == 0:
-            return None
-        centre = sound.mean(axis=0, keepdims=True)
         with mx.stream(self._lanes[0]):
-            return make_shortlist(self._runtime, trunk, centre, references, size)
+            edits = self._runtime.edits(mx.array(centre[None]))
+            return make_shortlist(self._runtime, reading, edits, references, size)
 
     def _generation(
         self,

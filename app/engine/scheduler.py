@@ -177,19 +177,21 @@ class Engine:
 
     def likelihood(
         self,
-        flat: FloatArray | None,
+        flat: FloatArray,
         prompts: Sequence[Sequence[int]],
         references: Sequence[Sequence[int]],
+        centre: FloatArray,
         first: int = 0,
     ) -> FloatArray:
         """Mean log-likelihood per reference token, (P, N) fp32, at background priority.
 
-        ``first``: the lowest layer in which the candidates differ; those below run once.
+        ``centre``: (total,) what the candidates are drawn around; it reads the prompts.
+        ``first``: the lowest layer in which they differ; those below run once.
         """
         tokens = [np.asarray(p, dtype=np.int32) for p in prompts]
         targets = [np.asarray(r, dtype=np.int32) for r in references]
         result: FloatArray = self._run(
-            lambda: self._population.likelihood(flat, tokens, targets, first)
+            lambda: self._population.likelihood(flat, tokens, targets, centre, first)
         )
         return result
 

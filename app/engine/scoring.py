@@ -1,13 +1,20 @@
 """Log-likelihood of reference answers under every candidate of a population.
 
-Needs no decoding.  When all candidates agree below some layer (a depth-limited iteration of
-``trainers.fura_s``), those layers see the same input under every candidate: they run once, as the
-*trunk*, and only the layers above run per candidate.
+Needs no decoding.  Candidates of evolution strategies differ little from their *centre*, the vector
+they are drawn around, and so three things are done once for all of them:
 
-A candidate then differs little from the centre of the population, and the head (a matmul over the
-whole vocabulary and as many exponentials) would cost more than its few layers.  So the head is
-*shortlisted*: at each position, the normaliser sums over the tokens that are likely under the
-centre, plus the reference.  What is left out holds a known share of the centre's probability.
+* The *prompts* are read by the centre; a candidate computes only the columns that predict the
+  answer, over the keys and values of that reading.  Measured by automatic differentiation on the
+  demo's commands, the gradient keeps its direction (cosine 0.997 for the last two layers, 0.996
+  for the last five, 0.987 after training) at a fifth of the tokens.
+* When candidates agree below some layer (a depth-limited iteration of ``trainers.fura_s``), those
+  layers are run under the centre, and only the layers above per candidate.
+* The head, a matmul over the whole vocabulary and as many exponentials, would cost more than a
+  candidate's few layers.  So it is *shortlisted*: at each position, the normaliser sums over the
+  tokens that are likely under the centre, plus the reference.  What is left out holds a known
+  share of the centre's probability.
+
+A candidate that is its own centre is scored exactly, but for the shortlist.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine.batch import Batch, Runtime, Tokens, right_aligned
-from app.engine.cache import LayerTensors
+from app.engine.cache import Context, LayerTensors
 from app.engine.layers import Edits
 from app.engine.maths import logsumexp
 from app.engine.work import FloatArray, Pending, Work
@@ -31,85 +38,86 @@ _HEAD_ROWS = 32
 
 
 @dataclass
-class Trunk:
-    """What all candidates share: hidden states that enter layer ``first``.
+class Reading:
+    """What candidates take over from their centre.
 
     Attributes:
         first: the lowest layer in which candidates differ; 0: the states are embeddings.
-        prefix: (1, T, hidden) states of the prompts' common prefix.
-        rows: (N, S, hidden) states of the rest, right-aligned.
-        pad: (N,) padding of each row.
+        prefix: keys and values of the common prefix from layer ``first`` up, (1, Hkv, T, D).
+        context: the rest of each prompt but its last token: its columns, and their keys and values
+            from layer ``first`` up, (N, Hkv, W, D); ``None`` if no prompt has any.
+        states: (N, S, hidden) what enters layer ``first`` at the columns that predict the answer
+            (the prompt's last token and the answer without its last), right-aligned.
+        pad: (N,) padding of each row of states.
     """
 
     first: int
-    prefix: mx.array
-    rows: mx.array
+    prefix: LayerTensors
+    context: tuple[Context, LayerTensors] | None
+    states: mx.array
     pad: npt.NDArray[np.int32]
 
-
-@dataclass
-class TrunkPrefix:
-    """The common prefix below layer ``first``: the same in every iteration that keeps those layers.
-
-    Attributes:
-        hidden: (1, T, hidden) states that enter layer ``first``.
-        layers: keys and values below it; ``None`` if there is no prefix.
-    """
-
-    hidden: mx.array
-    layers: LayerTensors | None
+    def tensors(self) -> list[mx.array]:
+        """Everything in it, for ``mx.eval``."""
+        layers = self.prefix + (self.context[1] if self.context else [])
+        return [self.states, *(part for pair in layers for part in pair)]
 
 
-def make_prefix(runtime: Runtime, edits: Edits | None, prefix: Tokens, first: int) -> TrunkPrefix:
-    """Run the layers below ``first`` over the prefix; lazy."""
-    hidden = runtime.embed(prefix[None])
-    if not len(prefix):
-        return TrunkPrefix(hidden, None)
-    nothing = np.zeros(1, dtype=np.int32)
-    shared = Batch.fresh(runtime, 1, nothing, len(prefix), edits, span=range(first))
-    hidden = runtime.run(shared, hidden)
-    return TrunkPrefix(hidden, shared.filled())
-
-
-def make_trunk(
+def read(
     runtime: Runtime,
     edits: Edits | None,
-    prefix: TrunkPrefix,
-    rows: Sequence[Tokens],
+    prefix: mx.array,
+    rows: Sequence[mx.array],
+    counts: Sequence[int],
     first: int,
-    lanes: Sequence[mx.Stream],
-) -> Trunk:
-    """Run the layers below ``first`` over the prompts once, divided over the lanes; lazy."""
-    tokens, pad = right_aligned(rows)
-    parts = []
-    for lane, part in zip(lanes, np.array_split(np.arange(len(rows)), len(lanes)), strict=True):
-        if not len(part):
-            continue
-        with mx.stream(lane):
-            capacity = tokens.shape[1]
-            own = Batch.fresh(
-                runtime, 1, pad[part], capacity, edits, prefix.layers, span=range(first)
-            )
-            parts.append(runtime.run(own, runtime.embed(tokens[part])))
-    return Trunk(first, prefix.hidden, mx.concatenate(parts), pad)
+) -> Reading:
+    """The centre reads the prompts; lazy.
+
+    Args:
+        runtime: the base model.
+        edits: the centre's.
+        prefix: (1, T, hidden) what enters layer ``first`` of the common prefix.
+        rows: (S, hidden) the same of each prompt's rest with its answer, without the last token.
+        counts: columns of each row that predict the answer, its last ones.
+        first: the lowest layer in which candidates differ.
+    """
+    span = range(first, runtime.layers)
+    _, before = runtime.read(prefix, edits, span)
+    asked, empty = aligned_states([r[: len(r) - n] for r, n in zip(rows, counts, strict=True)])
+    states, pad = aligned_states([r[len(r) - n :] for r, n in zip(rows, counts, strict=True)])
+    context = None
+    if asked.shape[1]:
+        batch = Batch.fresh(runtime, 1, empty, asked.shape[1], edits, before, span=span)
+        runtime.run(batch, asked)
+        context = Context(empty, asked.shape[1]), batch.filled()
+    return Reading(first, before, context, states, pad)
 
 
-def above(
-    runtime: Runtime, trunk: Trunk, edits: Edits | None, groups: int, prompts: Sequence[int]
+def aligned_states(rows: Sequence[mx.array]) -> tuple[mx.array, npt.NDArray[np.int32]]:
+    """(S, hidden) rows -> (N, longest, hidden), zeros on the left, and each row's padding."""
+    longest = max(len(row) for row in rows)
+    pad = np.array([longest - len(row) for row in rows], dtype=np.int32)
+    padded = [mx.pad(row, [(int(n), 0), (0, 0)]) for row, n in zip(rows, pad, strict=True)]
+    return mx.stack(padded), pad
+
+
+def answer(
+    runtime: Runtime, reading: Reading, edits: Edits | None, groups: int, prompts: Sequence[int]
 ) -> mx.array:
-    """(groups, N, S, hidden) after the layers from the trunk's end up, for some prompts; lazy."""
-    span = range(trunk.first, runtime.layers)
-    length = trunk.prefix.shape[1]
-    prefix: LayerTensors | None = None
-    if length:
-        nothing = np.zeros(groups, dtype=np.int32)
-        shared = Batch.fresh(runtime, groups, nothing, length, edits, span=span)
-        runtime.run(shared, mx.repeat(trunk.prefix, groups, axis=0))
-        prefix = shared.filled()
-    rows = trunk.rows[mx.array(list(prompts))]
-    pad = np.tile(trunk.pad[list(prompts)], groups)
-    own = Batch.fresh(runtime, groups, pad, rows.shape[1], edits, prefix, span=span)
-    hidden = runtime.run(own, mx.concatenate([rows] * groups))
+    """(groups, N, S, hidden) at some prompts' answer columns, after the last layer; lazy."""
+    index = mx.array(list(prompts))
+    context = None
+    if reading.context is not None:
+        columns, layers = reading.context
+        mine = Context(columns.pad[list(prompts)], columns.width)
+        context = mine, [(keys[index], values[index]) for keys, values in layers]
+    rows = reading.states[index]
+    pad = np.tile(reading.pad[list(prompts)], groups)
+    span = range(reading.first, runtime.layers)
+    batch = Batch.fresh(
+        runtime, groups, pad, rows.shape[1], edits, reading.prefix, span=span, context=context
+    )
+    hidden = runtime.run(batch, mx.concatenate([rows] * groups))
     return hidden.reshape(groups, *rows.shape)
 
 
@@ -162,12 +170,15 @@ class Shortlist:
 
 
 def make_shortlist(
-    runtime: Runtime, trunk: Trunk, centre: FloatArray, references: Sequence[Tokens], size: int
+    runtime: Runtime,
+    reading: Reading,
+    centre: Edits | None,
+    references: Sequence[Tokens],
+    size: int,
 ) -> Shortlist:
-    """The ``size`` most likely other tokens at each position under ``centre`` (1, total); lazy."""
+    """The ``size`` most likely other tokens at each position under the centre; lazy."""
     targets = Targets.of(references)
-    everything = range(len(references))
-    hidden = above(runtime, trunk, runtime.edits(mx.array(centre)), 1, everything)
+    hidden = answer(runtime, reading, centre, 1, range(len(references)))
     logits = runtime.logits(targets.pick(hidden)[0]).astype(mx.float32)
     wanted = mx.array(targets.ids)[:, None]
     others = mx.put_along_axis(logits, wanted, mx.array(-mx.inf), axis=-1)
@@ -183,7 +194,7 @@ class Scoring:
     Args:
         runtime: the base model.
         work: the lane's candidates and prompts.
-        trunk: the shared lower part, over all prompts.
+        reading: what the centre has read, over all prompts.
         shortlist: tokens that the normaliser sums over; ``None`` for the whole vocabulary.
         references: the answers to all prompts.
         lane: the stream to run on.
@@ -194,7 +205,7 @@ class Scoring:
         self,
         runtime: Runtime,
         work: Work,
-        trunk: Trunk,
+        reading: Reading,
         shortlist: Shortlist | None,
         references: Sequence[Tokens],
         lane: mx.Stream,
@@ -202,7 +213,7 @@ class Scoring:
     ) -> None:
         self._runtime = runtime
         self._work = work
-        self._trunk = trunk
+        self._reading = reading
         self._shortlist = shortlist
         self._lane = lane
         self._step_tokens = step_tokens
@@ -210,13 +221,13 @@ class Scoring:
 
     def run(self, result: FloatArray) -> Pending:
         """Fills this lane's part of ``result`` (P, N); yields what to evaluate, once per chunk."""
-        runtime, trunk, prompts = self._runtime, self._trunk, self._work.prompts
-        share = 1 - trunk.first / runtime.layers
-        each = share * (trunk.prefix.shape[1] + len(prompts) * trunk.rows.shape[1])
-        for flat, span in self._work.chunks(self._step_tokens, max(1, int(each))):
+        runtime, prompts = self._runtime, self._work.prompts
+        each = len(prompts) * self._reading.states.shape[1]
+        for flat, span in self._work.chunks(self._step_tokens, each):
             with mx.stream(self._lane):
                 edits = runtime.edits(None if flat is None else mx.array(flat))
-                hidden = self._targets.pick(above(runtime, trunk, edits, len(span), prompts))
+                states = answer(runtime, self._reading, edits, len(span), prompts)
+                hidden = self._targets.pick(states)
                 logp = self._short(hidden) if self._shortlist else self._whole(hidden)
             yield [logp]
             numbers = [self._work.candidates[i] for i in span]

@@ -24,11 +24,13 @@ class RolloutLimits:
         step_tokens: tokens prefilled per lane and step: bounds how long a user waits.
         batch_tokens: tokens whose keys and values one lane's batch may hold: bounds memory.
         shortlist: tokens that a likelihood's normaliser sums over at each position.
+        trunk_bytes: hidden states kept between iterations (``app.engine.trunk``).
     """
 
     step_tokens: int = 1024
     batch_tokens: int = 16384
     shortlist: int = 256
+    trunk_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,10 @@ class Answering(Protocol):
 
     def likelihood(
         self,
-        flat: FloatArray | None,
+        flat: FloatArray,
         prompts: Sequence[Sequence[int]],
         references: Sequence[Sequence[int]],
+        centre: FloatArray,
         first: int = 0,
     ) -> FloatArray:
         """(P, N) mean log-likelihood per token of each reference, NaN where not finite."""
@@ -119,11 +120,15 @@ class Evaluator:
         return energies
 
     def likelihood(
-        self, candidates: FloatArray, prompts: Sequence[int], first: int = 0
+        self,
+        candidates: FloatArray,
+        prompts: Sequence[int],
+        centre: FloatArray,
+        first: int = 0,
     ) -> tuple[FloatArray, int]:
         """Mean log-likelihood per token of the references (P, N), NaN where there is none.
 
-        Also the number of tokens scored.
+        Also the number of tokens scored.  ``centre`` and ``first`` as in ``Answering.likelihood``.
         """
         self._check()
         values = np.full((len(candidates), len(prompts)), np.nan, dtype=np.float32)
@@ -135,7 +140,9 @@ class Evaluator:
         if not known:
             return values, 0
         columns, asked, references = zip(*known, strict=True)
-        values[:, list(columns)] = self._engine.likelihood(candidates, asked, references, first)
+        values[:, list(columns)] = self._engine.likelihood(
+            candidates, asked, references, centre, first
+        )
         return values, len(candidates) * sum(len(reference) for reference in references)
 
     def _count_error(self, error: str | None) -> None:

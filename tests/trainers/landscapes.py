@@ -52,7 +52,7 @@ class Landscape:
         self.calls.append("energies")
         return np.linspace(0.0, 2.0, theta.size, dtype=np.float32)
 
-    def likelihood(self, candidates, prompts: Sequence[int], first: int):
+    def likelihood(self, candidates, prompts: Sequence[int], centre, first: int):
         self.calls.append("likelihood")
         apart = ((candidates[:, None] - self.optima[list(prompts)]) ** 2).sum(axis=2)
         unstable = np.sin(1e5 * candidates.sum(axis=1, dtype=np.float64)[:, None] + prompts)
@@ -60,7 +60,7 @@ class Landscape:
         return values.astype(np.float32), 10 * values.size
 
     def scores(self, candidates, prompts: Sequence[int]) -> Scores:
-        reward, tokens = self.likelihood(candidates, prompts, 0)
+        reward, tokens = self.likelihood(candidates, prompts, None, 0)
         self.calls[-1] = "scores" if len(candidates) > 1 else "probe"
         return Scores(np.exp(reward), reward > -0.4, tokens // 2)
 
@@ -72,8 +72,8 @@ class Scripted(Landscape):
         super().__init__(**changes)
         self.change = change
 
-    def likelihood(self, candidates, prompts, first):
-        values, tokens = super().likelihood(candidates, prompts, first)
+    def likelihood(self, candidates, prompts, centre, first):
+        values, tokens = super().likelihood(candidates, prompts, centre, first)
         return self.change(values).astype(np.float32), tokens
 
 

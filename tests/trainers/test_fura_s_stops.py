@@ -192,9 +192,9 @@ def test_progress_reports_what_was_measured(clock):
 
 def test_probes_count_in_the_tokens(clock):
     class Timed(Landscape):
-        def likelihood(self, candidates, prompts, first):
+        def likelihood(self, candidates, prompts, centre, first):
             clock.now += 1
-            return super().likelihood(candidates, prompts, first)
+            return super().likelihood(candidates, prompts, centre, first)
 
     _, _, seen = run(config(fitness="likelihood", iterations=3), Timed())
     assert [p.tokens_per_second for p in seen] == [640, 640, (640 + 20) / 2]

@@ -65,7 +65,7 @@ def test_one_iteration_equals_the_equations_written_naively():
     eps = [noise(state.seed, 5, pair, SIZE).astype(np.float64) for pair in range(8)]
     signed = [*eps, *(-e for e in eps)]
     reward = np.array(
-        [[landscape.likelihood((theta + 0.05 * e)[None], [j], 0)[0][0, 0] for j in prompts]
+        [[landscape.likelihood((theta + 0.05 * e)[None], [j], theta, 0)[0][0, 0] for j in prompts]
          for e in signed]
     )  # fmt: skip
     advantage = (reward - reward.mean(axis=0)).mean(axis=1)
@@ -104,7 +104,7 @@ def test_mix_is_the_weighted_sum_of_both_z_scores():
     population = np.float32(0.05) * signed
     both = (
         landscape.scores(population, prompts).score,
-        landscape.likelihood(population, prompts, 0)[0],
+        landscape.likelihood(population, prompts, None, 0)[0],
     )
     score, likelihood = (part.astype(np.float64).mean(axis=1) for part in both)
     total = 0.7 * (score - score.mean()) / score.std()
@@ -228,12 +228,12 @@ class Watched(Landscape):
     def scores(self, candidates, prompts):
         if len(candidates) > 1:
             self.seen.append((None, candidates))
-        reward, tokens = super().likelihood(candidates, prompts, 0)
+        reward, tokens = super().likelihood(candidates, prompts, None, 0)
         return Scores(np.exp(reward), reward > -0.4, tokens)
 
-    def likelihood(self, candidates, prompts, first):
+    def likelihood(self, candidates, prompts, centre, first):
         self.seen.append((first, candidates))
-        return super().likelihood(candidates, prompts, first)
+        return super().likelihood(candidates, prompts, centre, first)
 
 
 @pytest.mark.parametrize("fitness", ["score", "likelihood", "mix"])
@@ -278,7 +278,7 @@ def test_the_size_of_a_change_does_not_depend_on_the_depth(fitness):
     if fitness != "likelihood":
         parts.append((0.7, Landscape().scores(population, prompts).score))
     if fitness != "score":
-        parts.append((0.3, Landscape().likelihood(population, prompts, 0)[0]))
+        parts.append((0.3, Landscape().likelihood(population, prompts, None, 0)[0]))
     total = np.zeros(16)
     for weight, reward in parts:
         mean = reward.astype(np.float64).mean(axis=1)
@@ -371,7 +371,7 @@ class Uneven(Landscape):
     def energies(self, theta):
         return self.curvature / self.curvature.mean()
 
-    def likelihood(self, candidates, prompts, first):
+    def likelihood(self, candidates, prompts, centre, first):
         self.calls.append("likelihood")
         loss = (self.curvature * (candidates - OPTIMUM) ** 2).sum(axis=1)
         return np.repeat(-loss[:, None], len(prompts), axis=1), 1
@@ -385,5 +385,5 @@ def test_whitening_learns_more_where_few_coordinates_carry_most(seed):
             fitness="likelihood", whitening=whitening, momentum=0.0, iterations=60, lr_end=0.05
         )
         _, state, _ = run(settings_, Uneven(), seed)
-        losses.append(-Uneven().likelihood(state.theta[None], [0], 0)[0].item())
+        losses.append(-Uneven().likelihood(state.theta[None], [0], None, 0)[0].item())
     assert losses[1] < losses[0] / 2

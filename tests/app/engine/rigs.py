@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from mlx import nn
 from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
 
 from app.engine.basis import dequantised, load_basis
 from app.engine.batch import Runtime
@@ -72,6 +73,21 @@ def logits_of(module: Any, tokens: Sequence[int] | Tokens) -> FloatArray:
     return np.array(module(mx.array(np.asarray(tokens))[None])[0], dtype=np.float32)
 
 
+def answer_logits(
+    reader: Any, answerer: Any, prompt: Tokens, reference: Tokens
+) -> npt.NDArray[np.float64]:
+    """(reference tokens, vocabulary) logits where one model reads a prompt and another answers it.
+
+    mlx-lm's models and cache: the answerer sees the prompt's last token and the answer, over the
+    keys and values that the reader left of the rest.
+    """
+    cache = make_prompt_cache(reader)
+    if len(prompt) > 1:
+        mx.eval(reader(mx.array(prompt[:-1])[None], cache=cache))
+    inputs = np.concatenate([prompt[-1:], reference[:-1]])
+    return np.array(answerer(mx.array(inputs)[None], cache=cache)[0], dtype=np.float64)
+
+
 def greedy_of(
     logits: Callable[[list[int]], FloatArray],
     prompt: Sequence[int] | Tokens,
@@ -101,6 +117,15 @@ def assert_same_tokens(
         assert there[theirs] - there[ours] < TIE, (at, there[theirs], there[ours])
         return
     assert len(got) == len(expected)
+
+
+def finished(steps: Generator[None, None, Any]) -> Any:
+    """Runs a rollout to its end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
 
 
 def experts(basis: Basis, count: int, seed: int = 0, scale: float = 0.3) -> FloatArray:

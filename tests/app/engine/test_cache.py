@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from app.engine.cache import GroupKV, Layout, PrefixCache, shared_prefix  # isort: skip
+from app.engine.cache import Context, GroupKV, Layout, PrefixCache, shared_prefix  # isort: skip
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
@@ -129,42 +129,114 @@ def test_a_prefix_in_place_equals_the_prefix_repeated_in_every_row(
             np.testing.assert_allclose(mine, row.attention(window)[:, 5:], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("prefix", [0, 5])
+@pytest.mark.parametrize("own", [[4, 4, 4], [1, 6, 3]])
+@pytest.mark.parametrize("steps", [[99], [2, 99], [1] * 6])
+def test_groups_share_one_prefix_and_a_context_for_each_place(
+    window: int | None, prefix: int, own: list[int], steps: list[int]
+) -> None:
+    """Two groups of three rows; the rows of a place have equal keys up to their own part."""
+    contexts = [2, 7, 4]
+    rng = np.random.default_rng(3)
+    shared = Sequence_(rng, prefix)
+    before = [Sequence_(rng, length) for length in contexts]
+    rows = [Sequence_(rng, prefix + c + n) for c, n in zip(contexts * 2, own * 2, strict=True)]
+    for row, context in zip(rows, before * 2, strict=True):
+        split = prefix + context.k.shape[1]
+        for name in ("k", "v"):
+            getattr(row, name)[:, :prefix] = getattr(shared, name)
+            getattr(row, name)[:, prefix:split] = getattr(context, name)
+
+    def right(parts: list[Array]) -> mx.array:
+        width = max(part.shape[1] for part in parts)
+        padded = [np.pad(p, [(0, 0), (width - p.shape[1], 0), (0, 0)]) for p in parts]
+        return mx.array(np.stack(padded))
+
+    width = max(own)
+    pad = np.array([width - n for n in own * 2], np.int32)
+    columns = Context(np.array([max(contexts) - c for c in contexts], np.int32), max(contexts))
+    layout = Layout(2, 3, prefix, pad, columns)
+    prefixes = (mx.array(shared.k[None]), mx.array(shared.v[None])) if prefix else None
+    context = (right([c.k for c in before]), right([c.v for c in before]))
+    kv = GroupKV(layout, width, prefixes, context=context)
+    cut = {name: [] for name in ("q", "k", "v")}
+    for row, n in zip(rows, own * 2, strict=True):
+        for name, parts in cut.items():
+            parts.append(getattr(row, name)[:, -n:])
+    whole = {name: right(parts) for name, parts in cut.items()}
+    outputs, start = [], 0
+    for step in steps:
+        stop = min(width, start + step)
+        if start == stop:
+            break
+        layout.begin(stop - start)
+        q, k, v = (whole[name][:, :, start:stop] for name in ("q", "k", "v"))
+        outputs.append(np.array(kv.attend(q, k, v, SCALE, window)))
+        layout.end()
+        start = stop
+    got = np.concatenate(outputs, axis=2)
+    assert got.shape[2] == width
+    for row, out, n in zip(rows, got, own * 2, strict=True):
+        expected = row.attention(window)[:, -n:]
+        np.testing.assert_allclose(out[:, -n:], expected, rtol=0, atol=1e-5)
+
+
 @given(
     st.integers(0, 6),
-    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=4),
     st.integers(0, 8),
     st.integers(1, 4),
     st.one_of(st.none(), st.integers(1, 9)),
+    st.one_of(st.none(), st.integers(3, 5)),
 )
 def test_masks_show_a_query_its_own_past_within_the_window(
-    prefix: int, pads: list[int], cursor: int, length: int, window: int | None
+    prefix: int,
+    padding: list[tuple[int, int]],
+    cursor: int,
+    length: int,
+    window: int | None,
+    width: int | None,
 ) -> None:
-    layout = Layout(1, len(pads), prefix, np.array(pads, np.int32))
+    """``width``: columns of the context, whose rows start with up to three of padding."""
+    pads = [own for own, _ in padding]
+    empty = [before if width else 0 for _, before in padding]
+    context = Context(np.array(empty, np.int32), width) if width else None
+    read = [(width or 0) - skipped for skipped in empty]  # tokens between prefix and row
+    layout = Layout(1, len(pads), prefix, np.array(pads, np.int32), context)
     layout.cursor = cursor
     layout.begin(length)
 
-    def visible(row: int, query: int, column: int) -> bool:
-        """Columns count from the end of the prefix, whose own are negative."""
-        position = column if column >= 0 else column + pads[row]
-        seen = position <= query and (column < 0 or column >= pads[row])
-        return seen and (window is None or query - position < window)
+    def seen(row: int, query: int, position: int) -> bool:
+        """Positions count tokens from the row's own first one; before it they are negative."""
+        return position <= query and (window is None or query - position < window)
 
-    for mask, columns in (
-        (layout.mask(window), range(cursor + length)),
-        (layout.prefix_mask(window), range(-prefix, 0)),
-    ):
-        for row, pad in enumerate(pads):
+    for row, pad in enumerate(pads):
+        own = [column - pad for column in range(cursor + length)]
+        between = [column - empty[row] - read[row] for column in range(width or 0)]
+        places = {
+            "own": [(p, p >= 0) for p in own],
+            "prefix": [(p - prefix - read[row], True) for p in range(prefix)],
+            "context": [(p, p >= -read[row]) for p in between],
+        }
+        for part, columns in places.items():
+            if part == "context" and context is None:
+                continue
+            mask = layout.mask(part, window)
             for at in range(length):
-                if cursor + at < pad:
+                query = cursor + at - pad
+                if query < 0:
                     continue  # padding: nobody reads it
-                expected = [visible(row, cursor + at, column) for column in columns]
+                expected = [real and seen(row, query, p) for p, real in columns]
                 if mask is None:
                     assert all(expected)
-                else:
-                    part = np.array(mask)[row if mask.shape[0] > 1 else 0, 0, 0, at]
-                    assert part.tolist() == expected
+                    continue
+                lines = np.array(mask)[row if mask.shape[0] > 1 else 0, 0, 0]
+                assert lines[at if len(lines) > 1 else 0].tolist() == expected
     first = np.array(layout.positions)
-    assert first.tolist() == [prefix + cursor - pad for pad in pads]
+    assert first.tolist() == [
+        prefix + before + cursor - pad for pad, before in zip(pads, read, strict=True)
+    ]
 
 
 def test_a_full_store_is_refused_not_overwritten() -> None:

@@ -98,7 +98,7 @@ else:
     rng = np.random.default_rng(0)
     flat = rng.normal(0, 0.04, (CANDIDATES, engine.coordinates.total)).astype(np.float32)
     references = [engine.encode_text("on(area=attic)", end=True) for _ in SENTENCES]
-    assert np.isfinite(engine.likelihood(flat, prompts, references)).all()
+    assert np.isfinite(engine.likelihood(flat, prompts, references, flat.mean(axis=0))).all()
     lines = engine.generate(flat, prompts, greedy)
     assert all(completion.error is None for line in lines for completion in line)
 engine.close()

@@ -37,7 +37,8 @@ def test_rollouts_answer_as_users_rows_of_the_same_expert(engine: Engine, librar
 
 def test_likelihood_is_that_of_stock_mlx_lm(engine: Engine, stocks: Callable[[str], Any]) -> None:
     prompts, references = rigs.prompts_of([13, 20]), rigs.prompts_of([2, 5], seed=1)
-    [got] = engine.likelihood(None, prompts, references)
+    base = np.zeros((1, engine.coordinates.total), np.float32)
+    [got] = engine.likelihood(base, prompts, references, base[0])
     for value, prompt, reference in zip(got, prompts, references, strict=True):
         logits = rigs.logits_of(stocks("llama"), [*prompt, *reference]).astype(np.float64)
         logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -98,16 +99,17 @@ def test_a_users_row_overtakes_a_rollout_after_its_current_step(
 
 def test_rollouts_take_turns_in_the_order_they_came(own: Engine, library: Library) -> None:
     prompts, references = rigs.prompts_of([13, 20]), rigs.prompts_of([2, 5], seed=1)
-    expected = own.likelihood(library.flat["a"][None], prompts, references)
+    centre = library.flat["a"]
+    expected = own.likelihood(centre[None], prompts, references, centre)
     results: dict[str, Any] = {}
     log = Log(own)
 
-    def work(name: str, flat: rigs.FloatArray | None) -> None:
-        results[name] = own.likelihood(flat, prompts, references)
+    def work(name: str, flat: rigs.FloatArray) -> None:
+        results[name] = own.likelihood(flat, prompts, references, centre)
 
     with library.hold(own):
         threads = []
-        for name, flat in (("many", np.tile(library.flat["a"], (200, 1))), ("one", None)):
+        for name, flat in (("many", np.tile(centre, (200, 1))), ("one", 0 * centre[None])):
             threads.append(threading.Thread(target=work, args=(name, flat)))
             threads[-1].start()
             until(lambda: own.health()["background"] == len(threads))
@@ -142,7 +144,7 @@ def test_serving_and_training_leave_every_byte_of_the_base_weights(
     flat = np.stack([library.flat["a"], library.flat["b"]])
     answers(own, prompts, "a", None)
     own.generate(flat, prompts, GREEDY)
-    own.likelihood(flat, prompts, rigs.prompts_of([2, 5], seed=1))
+    own.likelihood(flat, prompts, rigs.prompts_of([2, 5], seed=1), flat[0])
     assert rigs.weight_bytes(own._model.module) == before
 
 
@@ -173,7 +175,7 @@ def test_closing_fails_what_runs_and_waits_and_refuses_what_comes(
     with pytest.raises(EngineStopped):
         engine.submit(prompts[0], GREEDY)
     with pytest.raises(EngineStopped):
-        engine.likelihood(None, prompts, prompts)
+        engine.likelihood(library.flat["a"][None], prompts, prompts, library.flat["a"])
     library.let_go()
     closing.join()
     rollout.join()

@@ -1,4 +1,4 @@
-"""The shortlisted normaliser of a population's likelihood against its definition in NumPy."""
+"""A population's likelihood around its centre against its definition, with mlx-lm's own models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from trainers.spectral import Basis
 
 Runtimes = Callable[[str], tuple[Runtime, Basis]]
 Logits = list[list[npt.NDArray[np.float64]]]  # [candidate][prompt] -> (reference tokens, VOCAB)
-COUNT = 9  # candidates: one more than need be for a shortlist
+COUNT = 5
 PROMPTS = rigs.prompts_of([13, 9, 11], 4)
+
+
+def centre_of(flat: rigs.FloatArray) -> rigs.FloatArray:
+    return flat.astype(np.float64).mean(axis=0).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +52,15 @@ def logits(
     references: list[rigs.Tokens],
     folder_of: Callable[[str], Path],
 ) -> Logits:
-    """What mlx-lm's edited models predict where the references stand; the last is the centre's."""
-    centre = flat.astype(np.float64).mean(axis=0).astype(np.float32)
-    lines = []
-    for expert in [*flat, centre]:
-        module: Any = rigs.edited(folder_of("llama"), llama[1], expert)
-        line = []
-        for prompt, reference in zip(PROMPTS, references, strict=True):
-            whole = rigs.logits_of(module, np.concatenate([prompt, reference]))
-            line.append(whole[len(prompt) - 1 : -1].astype(np.float64))
-        lines.append(line)
-    return lines
+    """What mlx-lm's edited models answer after the centre has read; the last is the centre's."""
+    models = [rigs.edited(folder_of("llama"), llama[1], e) for e in [*flat, centre_of(flat)]]
+    return [
+        [
+            rigs.answer_logits(models[-1], module, prompt, reference)
+            for prompt, reference in zip(PROMPTS, references, strict=True)
+        ]
+        for module in models
+    ]
 
 
 def truncated(logits: Logits, references: list[rigs.Tokens], size: int) -> npt.NDArray[np.float64]:
@@ -84,16 +86,16 @@ def likelihood(
     lanes: int = 2,
     step_tokens: int = 1024,
     first: int = 0,
+    centre: rigs.FloatArray | None = None,
 ) -> rigs.FloatArray:
     streams = [mx.new_stream(mx.default_device()) for _ in range(lanes)]
     limits = RolloutLimits(shortlist=size, step_tokens=step_tokens)
-    steps = Population(runtime, streams, str, limits).likelihood(flat, PROMPTS, references, first)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: rigs.FloatArray = stop.value
-            return result
+    people = Population(runtime, streams, str, limits)
+    around = centre_of(flat) if centre is None else centre
+    result: rigs.FloatArray = rigs.finished(
+        people.likelihood(flat, PROMPTS, references, around, first)
+    )
+    return result
 
 
 @pytest.mark.parametrize("size", [1, 4, 12])
@@ -125,38 +127,56 @@ def test_a_shortlist_of_the_whole_vocabulary_is_exact(
     np.testing.assert_allclose(got, truncated(logits, references, VOCAB), rtol=0, atol=1e-3)
 
 
-def test_few_candidates_are_exact_whatever_the_shortlist(
+def test_a_candidate_that_is_its_own_centre_is_scored_as_alone(
     llama: tuple[Runtime, Basis],
     flat: rigs.FloatArray,
     references: list[rigs.Tokens],
-    logits: Logits,
+    folder_of: Callable[[str], Path],
 ) -> None:
-    got = likelihood(llama[0], flat[:7], references, 1)
-    np.testing.assert_allclose(got, truncated(logits, references, VOCAB)[:7], rtol=0, atol=1e-3)
+    for one in flat[:2]:
+        module: Any = rigs.edited(folder_of("llama"), llama[1], one)
+        expected = []
+        for prompt, reference in zip(PROMPTS, references, strict=True):
+            logits = rigs.logits_of(module, np.concatenate([prompt, reference]))
+            own = logits[len(prompt) - 1 : -1].astype(np.float64)
+            logp = own - np.log(np.exp(own).sum(-1, keepdims=True))
+            expected.append(logp[np.arange(len(reference)), reference].mean())
+        [got] = likelihood(llama[0], one[None], references, VOCAB)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-3)
 
 
-def test_a_shortlist_is_the_same_when_the_shared_layers_run_once(
+def test_it_is_the_same_when_the_shared_layers_run_once(
     llama: tuple[Runtime, Basis], flat: rigs.FloatArray, references: list[rigs.Tokens]
 ) -> None:
     same = flat.copy()
     below = llama[0].first_coordinate(1)
     same[:, :below] = flat[0, :below]
-    plain = likelihood(llama[0], same, references, 8)
-    np.testing.assert_allclose(likelihood(llama[0], same, references, 8, first=1), plain, atol=2e-5)
+    centre = centre_of(same)
+    centre[:below] = flat[0, :below]
+    plain = likelihood(llama[0], same, references, 8, centre=centre)
+    once = likelihood(llama[0], same, references, 8, first=1, centre=centre)
+    np.testing.assert_allclose(once, plain, atol=2e-5)
+    assert np.ptp(once, axis=0).min() > 1e-4
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_broken_candidate_does_not_choose_the_others_shortlist(
+def test_a_broken_candidate_is_nan_and_leaves_the_others_alone(
     bad: float, llama: tuple[Runtime, Basis], flat: rigs.FloatArray, references: list[rigs.Tokens]
 ) -> None:
     broken = np.concatenate([flat, flat[:1]])
     broken[-1, 17] = bad
-    got = likelihood(llama[0], broken, references, 8)
+    centre = centre_of(flat)
+    got = likelihood(llama[0], broken, references, 8, centre=centre)
     assert np.isnan(got[-1]).all()
     np.testing.assert_allclose(got[:-1], likelihood(llama[0], flat, references, 8), atol=2e-5)
+    alone = np.full_like(flat, np.nan)
+    assert np.isnan(likelihood(llama[0], alone, references, 8, centre=centre)).all()
 
 
-def test_a_population_of_broken_candidates_is_all_nan(
+def test_a_broken_centre_is_refused(
     llama: tuple[Runtime, Basis], flat: rigs.FloatArray, references: list[rigs.Tokens]
 ) -> None:
-    assert np.isnan(likelihood(llama[0], np.full_like(flat, np.nan), references, 8)).all()
+    centre = centre_of(flat)
+    centre[3] = np.inf
+    with pytest.raises(ValueError, match="not finite"):
+        likelihood(llama[0], flat, references, 8, centre=centre)

@@ -110,20 +110,22 @@ def test_likelihood_is_the_engines_where_there_is_a_reference_and_nan_elsewhere(
 ):
     mixed = [without(p, reference=None) if i % 2 else p for i, p in enumerate(prompts)]
     values, tokens = Evaluator(engine, grading(), mixed, TOKENS).likelihood(
-        candidates, range(COUNT)
+        candidates, range(COUNT), candidates[1]
     )
     assert values.shape == (len(candidates), COUNT)
     assert np.isnan(values[:, 1::2]).all()
     for column in range(0, COUNT, 2):
         prompt = prompts[column]
-        alone = engine.likelihood(candidates, [prompt.tokens], [prompt.reference])
+        alone = engine.likelihood(candidates, [prompt.tokens], [prompt.reference], candidates[1])
         assert np.allclose(values[:, [column]], alone, rtol=1e-4)
     assert tokens == len(candidates) * sum(len(p.reference) for p in prompts[::2])
 
 
 def test_likelihood_without_any_reference_does_not_ask_the_engine(engine, prompts, candidates):
     bare = [without(prompt, reference=None) for prompt in prompts]
-    values, tokens = Evaluator(engine, grading(), bare, TOKENS).likelihood(candidates, range(COUNT))
+    values, tokens = Evaluator(engine, grading(), bare, TOKENS).likelihood(
+        candidates, range(COUNT), candidates[1]
+    )
     assert np.isnan(values).all()
     assert tokens == 0
 
@@ -162,7 +164,7 @@ def test_the_check_comes_before_each_use_of_the_engine(engine, prompts, candidat
     with pytest.raises(Stop):
         evaluator.scores(candidates, [0])
     with pytest.raises(Stop):
-        evaluator.likelihood(candidates, [0])
+        evaluator.likelihood(candidates, [0], candidates[0])
     with pytest.raises(Stop):
         evaluator.energies(candidates[0])
     assert evaluator.graded == 0

@@ -1,0 +1,102 @@
+"""The layers below those that an iteration changes: what leaves them, computed once.
+
+A depth-limited iteration of ``trainers.fura_s`` leaves the lower layers as they are, for all its
+candidates and mostly for the whole run.  The hidden states that enter the first changed layer are
+then a function of the tokens alone, and are kept from one iteration to the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from app.engine.batch import Batch, Runtime, Tokens, right_aligned
+from app.engine.cache import LayerTensors
+from app.engine.work import FloatArray
+
+_Key = tuple[int, bytes, bytes, bytes]  # first layer, coordinates below it, prefix, row
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    hidden: mx.array  # (1, T, hidden)
+    layers: LayerTensors
+
+
+class Trunk:
+    """Hidden states that enter a layer, least recently used ones dropped.
+
+    Args:
+        runtime: the base model.
+        lanes: streams over which new rows are divided.
+        budget_bytes: what the kept states may take.
+    """
+
+    def __init__(self, runtime: Runtime, lanes: Sequence[mx.Stream], budget_bytes: int) -> None:
+        self._runtime = runtime
+        self._lanes = lanes
+        self._budget = budget_bytes
+        self._held = 0
+        self._rows: OrderedDict[_Key, mx.array] = OrderedDict()
+        self._prefix: tuple[_Key, _Prefix] | None = None
+
+    def enter(
+        self, first: int, centre: FloatArray, prefix: Tokens, rows: Sequence[Tokens]
+    ) -> tuple[mx.array, list[mx.array]]:
+        """What enters layer ``first`` under ``centre``: (1, T, hidden), and (S, hidden) per row.
+
+        ``prefix`` is read before each of the rows.
+        """
+        end = self._runtime.first_coordinate(first)
+        below = hashlib.sha256(centre[:end].tobytes()).digest()
+        keys = [(first, below, prefix.tobytes(), row.tobytes()) for row in rows]
+        before = self._read_prefix((first, below, prefix.tobytes(), b""), centre, prefix)
+        missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._rows}
+        for lane, part in zip(
+            self._lanes, np.array_split(np.arange(len(missing)), len(self._lanes)), strict=True
+        ):
+            chosen = [list(missing.items())[i] for i in part]
+            if chosen:
+                with mx.stream(lane):
+                    self._run(first, centre, before, chosen)
+        mx.eval([self._rows[key] for key in missing])
+        found = [self._rows[key] for key in keys]
+        for key in keys:
+            self._rows.move_to_end(key)
+        while self._held > self._budget:
+            self._held -= self._rows.popitem(last=False)[1].nbytes
+        return before.hidden, found
+
+    def _run(
+        self,
+        first: int,
+        centre: FloatArray,
+        prefix: _Prefix,
+        rows: Sequence[tuple[_Key, Tokens]],
+    ) -> None:
+        """Add these rows' states; lazy."""
+        runtime = self._runtime
+        tokens, pad = right_aligned([row for _, row in rows])
+        edits = runtime.edits(mx.array(centre[None]))
+        batch = Batch.fresh(
+            runtime, 1, pad, tokens.shape[1], edits, prefix.layers, span=range(first)
+        )
+        hidden = runtime.run(batch, runtime.embed(tokens))
+        for (key, _), state, skipped in zip(rows, hidden, pad, strict=True):
+            self._rows[key] = mx.contiguous(state[int(skipped) :])
+            self._held += self._rows[key].nbytes
+
+    def _read_prefix(self, key: _Key, centre: FloatArray, tokens: Tokens) -> _Prefix:
+        if self._prefix is None or self._prefix[0] != key:
+            with mx.stream(self._lanes[0]):
+                hidden = self._runtime.embed(tokens[None])
+                edits = self._runtime.edits(mx.array(centre[None]))
+                read = _Prefix(*self._runtime.read(hidden, edits, range(key[0])))
+            mx.eval(read.hidden, read.layers)
+            self._prefix = (key, read)
+        return self._prefix[1]
