@@ -18,6 +18,7 @@ from verifiers.json_match import JSON_MATCH
 from verifiers.json_schema import JSON_SCHEMA
 from verifiers.mistakes import first_mistake
 from verifiers.multi import MULTI
+from verifiers.numeric import NUMERIC
 from verifiers.python import PYTHON
 from verifiers.regex import REGEX
 from verifiers.string_check import STRING_CHECK
@@ -31,6 +32,7 @@ FAMILIES: dict[str, Family] = {
     "text_similarity": TEXT_SIMILARITY,
     "json_schema": JSON_SCHEMA,
     "json_match": JSON_MATCH,
+    "numeric": NUMERIC,
     "function_call": FUNCTION_CALL,
     "instruction": INSTRUCTION,
     "python": PYTHON,
