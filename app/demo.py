@@ -40,20 +40,26 @@ TASK = "home"
 GRADER = {"type": "function_call", "syntax": "call"}
 TRAINING: dict[str, Any] = {
     "population": 64,
-    "prompts": 8,
+    "prompts": 4,
     "sigma": 0.04,
-    "lr": 0.22,
+    "lr": 0.12,
     "depths": [1 / 15],
+    "whitening": 1.0,
     "fitness": "likelihood",
-    "iterations": 70,
+    "iterations": 240,
     "max_tokens": 24,
+}
+# Where minutes end the training: half of them on the last two layers, then deeper.
+LONG: dict[str, Any] = {
+    "iterations": 100_000,
+    "patience": 100_000,
+    "depths": [1 / 15, 1 / 15, 1 / 6, 1 / 3],
 }
 ANSWER: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "stop": ["\n"]}
 HELDOUT_FRACTION = 0.25
 MIN_HELDOUT = 48
 ASKED_AT_ONCE = 32
 POSTED_AT_ONCE = 100
-ENDLESS = 100_000  # iterations, where minutes end the training
 STOP_S = 60
 
 
@@ -272,9 +278,10 @@ def _ask(client: Client, model: str, sentence: str) -> str:
 
 def _night(client: Client, options: Options, console: Console) -> JobPublic:
     """Trains and judges now. Raises DemoError for a night without a verdict."""
-    config = TRAINING | options.training
+    config = TRAINING
     if options.minutes is not None:
-        config |= {"minutes": options.minutes, "iterations": ENDLESS}
+        config = TRAINING | LONG | {"minutes": options.minutes}
+    config = config | options.training
     job = client.create_job(TASK, config, seed=options.seed, trigger="cli")
     job = screen.follow(client, job, console)
     if job.outcome is None or "version_id" not in job.outcome:

@@ -15,17 +15,18 @@ Noise comes from a counter-based generator keyed by (seed, iteration, pair) over
 so nothing but the seed is stored and equal-shaped matrices never share noise.  theta is fp32 and
 candidates are always built from it, never by adding and taking back noise.
 
-*Depth.*  An iteration changes only the last k layers, k drawn from ``depths`` with probability
-inversely proportional to k, so that each depth gets the same compute.  What all candidates have in
-common, the layers below, then runs once per iteration.  Measured on SmolLM2-135M: the gain per
-candidate of (4) is no smaller for the last 3 layers than for all 30 (squared mean gradient over
-mean squared gradient 0.215 and 0.176), at a tenth of the cost.  The order is ours; ABSignSGD's
-depth-biased blocks (ICLR 2026) have the same motive.
+*Depth.*  An iteration changes only the last k layers; ``depths`` are gone through in order, each
+for an equal share of the budget.  What all candidates have in common, the layers below, then runs
+once for the whole population and is kept between iterations.  Measured on SmolLM2-135M: the gain
+per candidate of (4) is no smaller for the last 3 layers than for all 30 (squared mean gradient over
+mean squared gradient 0.215 and 0.176), at a tenth of the cost.  So a run starts shallow and goes
+deeper only for what the last layers cannot express.  The order is ours; ABSignSGD's depth-biased
+blocks (ICLR 2026) have the same motive.
 
 *Whitening.*  A few coordinates carry most of a matrix's output and bound the step that all can
-take.  So eps is drawn with a standard deviation of (energy + 0.01)^(-1/4), the energy of a
-coordinate being the mean square of what passes through it on training texts (``Evaluator.
-energies``), relative to its matrix: a statistic of forward passes, taken once per run.
+take.  So eps is drawn with a standard deviation of (energy + 0.01)^(-w/2), w = ``whitening``.  The
+energy of a coordinate is the mean square of what passes through it on training texts
+(``Evaluator.energies``), relative to its matrix: a statistic of forward passes, taken once per run.
 
 sigma and lr grow with the inverse root of the share of layers, which keeps the size of a change.
 
@@ -54,6 +55,8 @@ FitnessKind = Literal["score", "likelihood", "mix"]
 
 MIX_WEIGHT = 0.3
 """Weight of the likelihood in a mix; the verifier's score has the rest."""
+PROBE_PROMPTS = 16
+"""Training prompts that a probe of theta asks, others each time."""
 WARM_UNTIL = 0.5
 """Pass rate at which an ``auto`` fitness turns from the likelihood to the mix."""
 
@@ -137,12 +140,13 @@ def draw_prompts(seed: int, iteration: int, count: int, total: int) -> list[int]
     return [int(p) for p in order[part * count : (part + 1) * count]]
 
 
-def draw_depth(seed: int, iteration: int, depths: Sequence[float], layers: int) -> int:
-    """Number of layers, from the top, that an iteration changes: at least one."""
-    key = np.array([seed, (1 << 62) | iteration], dtype=np.uint64)
-    odds = 1 / np.array(depths)
-    drawn = np.random.Generator(np.random.Philox(key=key)).choice(depths, p=odds / odds.sum())
-    return max(1, round(float(drawn) * layers))
+def depth_at(done: float, depths: Sequence[float], layers: int) -> int:
+    """Number of layers, from the top, that an iteration changes: at least one.
+
+    ``done``: share of the budget that is used up; each of ``depths`` has an equal part of it.
+    """
+    part = min(int(done * len(depths)), len(depths) - 1)
+    return max(1, round(depths[part] * layers))
 
 
 def candidates(theta: FloatArray, sigma: float, eps: Sequence[FloatArray]) -> FloatArray:
@@ -265,7 +269,8 @@ def step(
     started = time.monotonic()
     prompts = draw_prompts(state.seed, state.iteration, config.prompts, prompt_count)
     kind = fitness_kind(config, state)
-    depth = draw_depth(state.seed, state.iteration, config.depths, layers)
+    done = _done(config, state)
+    depth = depth_at(done, config.depths, layers)
     first, growth = layers - depth, math.sqrt(layers / depth)
     eps = _directions(config, state, first * (state.theta.size // layers))
     population = candidates(state.theta, config.sigma * growth, eps)  # (1)
@@ -276,11 +281,13 @@ def step(
     if fitness is None:
         state.zero_variance += 1
     else:
-        update(state, config, fitness, eps, _lr(config, state) * growth)  # (4)
+        update(state, config, fitness, eps, _lr(config, done) * growth)  # (4)
     state.non_finite += sum(int((~np.isfinite(r)).sum()) for r in rewards)
     state.iteration += 1
     if kind == "likelihood" and state.iteration % config.probe_every == 0:
-        probe = evaluator.scores(state.theta[None], prompts)
+        turn = state.iteration // config.probe_every
+        asked = draw_prompts(state.seed, turn, PROBE_PROMPTS, prompt_count)
+        probe = evaluator.scores(state.theta[None], asked)
         passed, tokens = _pass_rate(probe), tokens + probe.tokens
     _follow(config, state, rewards[0], passed)
     seconds = time.monotonic() - started
@@ -337,12 +344,17 @@ def _mixed(score: Values, likelihood: Values) -> Values:
     return total
 
 
-def _lr(config: FuraSConfig, state: State) -> float:
-    """Learning rate now: falls linearly over the budget that is further used up."""
+def _done(config: FuraSConfig, state: State) -> float:
+    """Share of the budget that is used up, of iterations or minutes, whichever is more."""
     done = state.iteration / config.iterations
     if config.minutes is not None:
         done = max(done, state.elapsed_s / (60 * config.minutes))
-    return config.lr * (1 - (1 - config.lr_end) * min(1.0, done))
+    return min(1.0, done)
+
+
+def _lr(config: FuraSConfig, done: float) -> float:
+    """Learning rate now: falls linearly over the budget."""
+    return config.lr * (1 - (1 - config.lr_end) * done)
 
 
 def _follow(config: FuraSConfig, state: State, reward: FloatArray, passed: float | None) -> None:
@@ -358,8 +370,8 @@ def _follow(config: FuraSConfig, state: State, reward: FloatArray, passed: float
     if not np.isfinite(reward).any():
         return
     now = float(reward[np.isfinite(reward)].mean())
-    # Ten iterations of memory: prompts differ from one iteration to the next.
-    state.trend = now if math.isnan(state.trend) else 0.9 * state.trend + 0.1 * now
+    # Thirty iterations of memory: prompts differ from one iteration to the next.
+    state.trend = now if math.isnan(state.trend) else 0.97 * state.trend + 0.03 * now
     if state.trend > state.best + 1e-4:
         state.best, state.best_at = state.trend, state.iteration
 

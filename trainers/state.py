@@ -24,29 +24,29 @@ class FuraSConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     population: int = Field(64, ge=2, le=512, description="candidates per iteration, even")
-    prompts: int = Field(8, ge=1, le=256, description="prompts every candidate is tried on")
+    prompts: int = Field(4, ge=1, le=256, description="prompts every candidate is tried on")
     sigma: float = Field(0.04, gt=0, le=1, description="size of a candidate's change")
-    lr: float = Field(0.22, gt=0, le=10, description="learning rate of equation (4)")
-    lr_end: float = Field(0.25, gt=0, le=1, description="last learning rate, as a share of lr")
+    lr: float = Field(0.12, gt=0, le=10, description="learning rate of equation (4)")
+    lr_end: float = Field(0.1, gt=0, le=1, description="last learning rate, as a share of lr")
     momentum: float = Field(0.0, ge=0, lt=1, description="average over past updates; 0 = none")
     shaping: Literal["zscore", "ranks"] = Field("zscore", description="equation (3), or ranks")
     fitness: Literal["auto", "score", "likelihood", "mix"] = Field(
         "auto", description="verifier's score, log-likelihood of the accepted answer, or both"
     )
-    probe_every: int = Field(5, ge=1, description="iterations between pass-rate probes of theta")
+    probe_every: int = Field(25, ge=1, description="iterations between pass-rate probes of theta")
     whitening: float = Field(
-        0.5, ge=0, le=1, description="how far a coordinate's energy lowers its noise; 0 = not"
+        1.0, ge=0, le=1, description="how far a coordinate's energy lowers its noise; 0 = not"
     )
-    iterations: int = Field(60, ge=1, le=100_000, description="iterations at most")
+    iterations: int = Field(240, ge=1, le=100_000, description="iterations at most")
     minutes: float | None = Field(None, gt=0, description="minutes of training at most")
     max_tokens: int = Field(48, ge=1, le=4096, description="tokens a rollout may generate")
     depths: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
         (0.1,),
         min_length=1,
         max_length=8,
-        description="shares of the layers, from the top, that one iteration may change",
+        description="shares of the layers, from the top, that an iteration changes; in order",
     )
-    patience: int = Field(30, ge=1, description="iterations without progress before stopping")
+    patience: int = Field(120, ge=1, description="iterations without progress before stopping")
 
     @model_validator(mode="after")
     def _pairs(self) -> FuraSConfig:
