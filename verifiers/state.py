@@ -1,0 +1,246 @@
+"""`state`: the calls in a completion are carried out on a model of devices; the end state counts.
+
+The configuration declares the start state and the actions (`verifiers/actions.py`). The item's
+`state` says what must be different in the end: an object that is laid over the start state, key by
+key, so it may name only what changes, or everything. `null` or `{}` means that nothing must change.
+With `start_reference`, the item also has an object that is laid over the start state first.
+
+Score = `calls_weight` * calls + (1 - `calls_weight`) * changes, where
+
+* calls is the mean over the calls of 1 for a valid one, half of that with other text around it, and
+  0 for one that is broken or invalid (no such action, a wrong argument, no such device), which also
+  changes nothing. Without a call it is 1 if nothing must change, else 0;
+* changes is (wanted changes made - unwanted changes) / wanted changes, not below 0. Where nothing
+  must change it is 1 for no change, else 0. A change is that of one value from start to end: what
+  is switched on and off again has not changed. A wanted change to a wrong value is not made, and is
+  not unwanted either.
+
+Passes when both are 1. A completion that makes more than 64 calls fails with score 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from verifiers.actions import Action, ActionName, InvalidCall, slot_of
+from verifiers.base import (
+    NOTHING_RIGHT,
+    BuildNested,
+    Family,
+    Grade,
+    Grader,
+    GraderConfig,
+    GraderConfigError,
+    ItemError,
+    Outcome,
+    Sample,
+    checked_item,
+    grade_with,
+    passing,
+)
+from verifiers.calls import MAX_CALLS, Reading, Shape, read_calls, write_calls
+from verifiers.devices import Devices, Node, State, flatten, make_devices, make_tree
+from verifiers.plans import Goal, counted, plan
+from verifiers.templates import item_value, parse_path
+from verifiers.values import Normalise, canonical
+
+
+class StateConfig(GraderConfig):
+    """Configuration of `state`."""
+
+    type: Literal["state"]
+    start: dict[str, Any] = Field(description="The start state.")
+    actions: dict[ActionName, Action] = Field(min_length=1, max_length=100)
+    reference: str = Field(
+        default="state", description="Path of what is to be different in the item; {{item.x}} too."
+    )
+    start_reference: str | None = Field(
+        default=None,
+        description="Path of what differs from `start` at first, which every item then has.",
+    )
+    syntax: Literal["json", "call", "tools"] = Field(
+        default="json", description="How calls are written, as for function_call."
+    )
+    surrounding: Literal["refuse", "ignore"] = Field(
+        default="refuse", description="Text around the calls."
+    )
+    lists: Literal["ordered", "unordered"] = Field(
+        default="ordered", description="Whether the order of a list's elements matters."
+    )
+    normalise: Normalise = Normalise()
+    calls_weight: float = Field(default=0.1, ge=0, lt=1)
+    no_call_text: str = Field(
+        default="none",
+        min_length=1,
+        max_length=1000,
+        description="The text to learn from when nothing must change.",
+    )
+
+    @field_validator("reference", "start_reference")
+    @classmethod
+    def _is_path(cls, text: str | None) -> str | None:
+        return None if text is None else ".".join(parse_path(text))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an item wants: the keys of the state, the start, and the end."""
+
+    tree: Node
+    start: State
+    end: State
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """Carries calls out and compares the state that they lead to."""
+
+    config: StateConfig
+    devices: Devices
+
+    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
+        """Score by the sub-scores `calls` and `changes`."""
+        return grade_with(self._expect, self._compare, sample, item)
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        """Return calls that lead to the wanted state, None where no plan is found.
+
+        Where nothing must change this is the configured `no_call_text`. None for `tools`, whose
+        calls are not text.
+        """
+        try:
+            wanted = self._expect(checked_item(item))
+        except ItemError:
+            return None  # The grade of any completion says what is wrong with the item.
+        ordered = self.config.lists == "ordered"
+        goal = Goal(self.devices, wanted.tree, wanted.end, ordered)
+        calls = plan(goal, wanted.start, MAX_CALLS)
+        if calls is None:
+            return None
+        text = write_calls(calls, self.config.syntax) if calls else self.config.no_call_text
+        return None if text is None else passing(self, text, item)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the configuration with its defaults."""
+        return self.config.model_dump(mode="json")
+
+    def _expect(self, item: dict[str, Any]) -> Wanted:
+        start = self.config.start
+        if self.config.start_reference is not None:
+            start = _laid_over(start, _object(item, self.config.start_reference))
+        place = self.config.reference
+        tree = make_tree(start, self.config.normalise)
+        changes = _object(item, place)
+        _check_keys(tree, changes, place)
+        return Wanted(tree, flatten(start), flatten(_laid_over(start, changes)))
+
+    def _compare(self, sample: Sample, wanted: Wanted) -> Outcome:
+        ignore = self.config.surrounding == "ignore"
+        readings = read_calls(sample, self.config.syntax, ignore)
+        if len(readings) > MAX_CALLS:
+            return NOTHING_RIGHT
+        end, valid = self._carry_out(readings, wanted)
+        differing = {
+            path for path, value in wanted.end.items() if not self._same(value, wanted.start[path])
+        }
+        made = sum(self._same(end[path], wanted.end[path]) for path in differing)
+        unwanted = sum(
+            not self._same(value, wanted.start[path])
+            for path, value in end.items()
+            if path not in differing
+        )
+        calls = sum(valid) / len(valid) if valid else float(not differing)
+        changes = max(0.0, (made - unwanted) / len(differing) if differing else 1.0 - unwanted)
+        weight = self.config.calls_weight
+        # min: rounding may carry the mean of ones just above one.
+        score = min(1.0, weight * calls + (1 - weight) * changes)
+        passed = calls == changes == 1.0
+        return Outcome(passed, 1.0 if passed else score, {"calls": calls, "changes": changes})
+
+    def _carry_out(
+        self, readings: tuple[Reading, ...], wanted: Wanted
+    ) -> tuple[State, list[float]]:
+        """Return the end state, and of each call how well formed and valid it is."""
+        state = dict(wanted.start)
+        valid: list[float] = []
+        for reading in readings:
+            try:
+                if reading.shape is Shape.BROKEN:
+                    raise InvalidCall
+                arguments = dict(reading.arguments)
+                state.update(self.devices.apply(wanted.tree, state, reading.name, arguments))
+                valid.append(reading.shape.value)
+            except InvalidCall:
+                valid.append(0.0)
+        return state, valid
+
+    def _same(self, one: Any, other: Any) -> bool:
+        return self._form(one) == self._form(other)
+
+    def _form(self, value: Any) -> Hashable:
+        normalise = self.config.normalise
+        if self.config.lists == "unordered" and isinstance(value, list):
+            return frozenset(counted(value, normalise).items())
+        return canonical(value, normalise)
+
+
+def _object(item: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return an object of the item, an empty one for null; raises ItemError."""
+    value = item_value(item, tuple(place.split(".")))
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ItemError(f"the item's field '{place}' is not null or a JSON object")
+    return value
+
+
+def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            merged[key] = _laid_over(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _check_keys(tree: Node, changes: dict[str, Any], place: str) -> None:
+    """Raise ItemError where a change is of something that no action could reach."""
+    for key, value in changes.items():
+        here = f"{place}.{key}"
+        if key not in tree.children:
+            raise ItemError(f"the item's field '{here}' is not in the state")
+        node = tree.children[key]
+        if (node is not None) != isinstance(value, dict):
+            raise ItemError(f"the item's field '{here}' is an object here or in the state only")
+        if node is not None:
+            _check_keys(node, value, here)
+
+
+def _make(config: StateConfig, _build: BuildNested) -> Grader:
+    devices = make_devices(config.actions, config.normalise)
+    if config.start_reference is None:
+        _check_paths(config, devices)
+    return DeviceState(config, devices)
+
+
+def _check_paths(config: StateConfig, devices: Devices) -> None:
+    """Raise GraderConfigError where an effect's path leads nowhere, whatever the arguments."""
+    tree = make_tree(config.start, config.normalise)
+    for name, action in config.actions.items():
+        for index, effect in enumerate(action.effects):
+            anywhere = ".".join("*" if slot_of(one) else one for one in effect.path.split("."))
+            try:
+                devices.resolve(tree, anywhere, {})
+            except InvalidCall:
+                raise GraderConfigError(
+                    f"actions.{name}.effects.{index}.path", "leads to no value in the state"
+                ) from None
+
+
+STATE = Family(StateConfig, _make)
