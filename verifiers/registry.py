@@ -21,6 +21,7 @@ from verifiers.multi import MULTI
 from verifiers.numeric import NUMERIC
 from verifiers.python import PYTHON
 from verifiers.regex import REGEX
+from verifiers.state import STATE
 from verifiers.string_check import STRING_CHECK
 from verifiers.text_similarity import TEXT_SIMILARITY
 from verifiers.unit_tests import UNIT_TESTS
@@ -35,6 +36,7 @@ FAMILIES: dict[str, Family] = {
     "numeric": NUMERIC,
     "function_call": FUNCTION_CALL,
     "instruction": INSTRUCTION,
+    "state": STATE,
     "python": PYTHON,
     "unit_tests": UNIT_TESTS,
     "multi": MULTI,

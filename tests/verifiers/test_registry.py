@@ -20,6 +20,7 @@ ITEM = {
     "answer": "yes",
     "object": {"a": 1, "b": {"c": ["x"]}},
     "call": CALL,
+    "lamps": {"lamps": {"x": {"on": True}}},
     "constraints": {"polite": {"kind": "starts_with", "texts": ["yes"]}},
     "code": "def f(x):\n    return x + 1",
 }
@@ -30,6 +31,13 @@ def grade(sample, item):
 def reference(item):
     return item.get("answer")
 """
+LAMPS = {"lamps": {"x": {"on": False}, "y": {"on": True}}}
+ACTIONS = {
+    "f": {
+        "parameters": {"a": {}},
+        "effects": [{"op": "toggle", "path": "lamps.{a}.on"}],
+    }
+}
 TESTS = ["assert f(1) == 2", {"call": "f(2)", "equals": 3}]
 CONFIGS: list[dict[str, Any]] = [
     {"type": "string_check"},
@@ -53,6 +61,7 @@ CONFIGS: list[dict[str, Any]] = [
         "reference": "constraints",
         "example": "{{item.answer}}",
     },
+    {"type": "state", "start": LAMPS, "actions": ACTIONS, "reference": "lamps"},
     {"type": "multi", "graders": {"only": {"type": "function_call"}}, "weights": {"only": 2}},
     {
         "type": "multi",
