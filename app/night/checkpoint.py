@@ -43,10 +43,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Trained:
-    """That training has ended: why, and when (ISO 8601), which dates the expert."""
+    """That training has ended.
+
+    Attributes:
+        reason: why.
+        ended_at: when (ISO 8601), which dates the expert.
+        discrimination: to how many prompts the candidates of this run (since it last went on) gave
+            answers that differ, and differ in score; None from before that was counted.
+    """
 
     reason: str
     ended_at: str
+    discrimination: dict[str, Any] | None = None
 
 
 class RunFolder:

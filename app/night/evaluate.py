@@ -56,6 +56,8 @@ class Evaluator:
     Attributes:
         graded, errored: completions judged so far, and how many of them had no grade.
         last_error: why the last of those had none.
+        compared, told_apart: prompts to which candidates gave different answers, and those of them
+            whose answers differed in score.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class Evaluator:
         self.graded = 0
         self.errored = 0
         self.last_error: str | None = None
+        self.compared: set[int] = set()
+        self.told_apart: set[int] = set()
 
     def scores(self, candidates: FloatArray | None, prompts: Sequence[int]) -> Scores:
         """Score and pass of every candidate's greedy answer: (P, N), NaN and False if errored."""
@@ -99,6 +103,7 @@ class Evaluator:
             else:
                 score[place], passed[place] = grade.score, grade.passed
         self.graded += score.size
+        self._compare(prompts, answers, score)
         tokens = sum(len(answer.tokens) for line in answers for answer in line)
         return Scores(score=score, passed=passed, tokens=tokens)
 
@@ -144,6 +149,18 @@ class Evaluator:
             candidates, asked, references, centre, first
         )
         return values, len(candidates) * sum(len(reference) for reference in references)
+
+    def _compare(
+        self, prompts: Sequence[int], answers: list[list[Completion]], score: FloatArray
+    ) -> None:
+        """Notes which prompts had different answers, and to which of them the grader said so."""
+        for column, prompt in enumerate(prompts):
+            graded = np.flatnonzero(np.isfinite(score[:, column]))
+            by_text = {answers[row][column].text: score[row, column] for row in graded}
+            if len(by_text) > 1:
+                self.compared.add(prompt)
+                if max(by_text.values()) > min(by_text.values()):
+                    self.told_apart.add(prompt)
 
     def _count_error(self, error: str | None) -> None:
         self.errored += 1

@@ -34,6 +34,7 @@ from app.night.plan import (
     training_config,
     training_set,
 )
+from app.night.trust import Discrimination
 from storage import jobs, versions
 from storage.experts import DataSnapshot, Manifest
 from storage.tables import JobStatus
@@ -106,7 +107,7 @@ def train(night: Night, work: Work) -> Candidate:
     trained = night.folder.trained()
     if trained is None:
         night.say("phase", {"phase": "train"})
-        trained = Trained(_trained(night, work), utcnow().isoformat())
+        trained = _trained(night, work)
         night.folder.save_trained(trained)
     state = night.folder.state()
     training = {
@@ -114,6 +115,7 @@ def train(night: Night, work: Work) -> Candidate:
         "iterations": state.iteration,
         "seconds": round(state.elapsed_s, 3),
         "zero_variance": state.zero_variance,
+        "discrimination": trained.discrimination,
     }
     if trained.reason == "flat" or state.zero_variance == state.iteration:
         raise NoExpert(
@@ -137,8 +139,8 @@ def train(night: Night, work: Work) -> Candidate:
     return Candidate(tensors, flat, trained.ended_at, training)
 
 
-def _trained(night: Night, work: Work) -> str:
-    """Runs the trainer, checkpointing every iteration; why it ended."""
+def _trained(night: Night, work: Work) -> Trained:
+    """Runs the trainer, checkpointing every iteration; how it ended."""
     prompts = training_set(night.config, work.data.training)
     evaluator = _evaluator(night, prompts)
 
@@ -153,7 +155,7 @@ def _trained(night: Night, work: Work) -> str:
                 {"graded": evaluator.graded, "errored": evaluator.errored},
             )
 
-    return fura_s.train(
+    reason = fura_s.train(
         training_config(night.config, prompts),
         night.folder.state(),
         len(prompts),
@@ -162,6 +164,8 @@ def _trained(night: Night, work: Work) -> str:
         night.check,
         night.house.engine.info.layers,
     )
+    told = Discrimination(len(evaluator.compared), len(evaluator.told_apart))
+    return Trained(reason, utcnow().isoformat(), told.public())
 
 
 def judge(night: Night, work: Work, candidate: Candidate) -> Verdict:

@@ -11,7 +11,8 @@ held-out prompts than the trivial answer does. A trivial answer that passes all 
 nothing to be better at, so such a night ends before it trains.
 
 Discrimination says whether the grader tells answers apart: the share of prompts whose different
-stored completions differ in score. Near zero there is nothing to learn from.
+stored completions differ in score. Near zero there is nothing to learn from. After training the
+same is told of the candidates' own answers.
 
 Left out: answers that depend on the prompt in cleverer ways than copying it.
 """
@@ -94,15 +95,19 @@ class Tried:
 
 @dataclass(frozen=True)
 class Discrimination:
-    """Of `prompts` prompts with different stored completions, `differing` differ in score."""
+    """Of `prompts` prompts with different answers, `differing` have answers of different score."""
 
     prompts: int
     differing: int
 
     @property
     def share(self) -> float | None:
-        """None where no prompt has different completions."""
+        """None where no prompt has different answers."""
         return self.differing / self.prompts if self.prompts else None
+
+    def public(self) -> Json:
+        """As JSON."""
+        return asdict(self) | {"share": self.share}
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ class Report:
             "prompts": self.prompts,
             "example": self._example(),
             "baselines": [tried.public() for tried in self.tried],
-            "discrimination": asdict(self.discrimination) | {"share": self.discrimination.share},
+            "discrimination": self.discrimination.public(),
         }
 
     def _message(self) -> str:

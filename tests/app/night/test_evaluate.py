@@ -72,6 +72,31 @@ def test_prompts_are_named_by_their_numbers_in_any_order(engine, prompts, candid
     assert np.array_equal(evaluator.scores(candidates, [4, 1]).score, whole[:, [4, 1]])
 
 
+def test_prompts_that_candidates_answer_differently_are_counted_and_those_told_apart(
+    engine, prompts, candidates
+):
+    evaluator = Evaluator(engine, grading(HAS_E), prompts, TOKENS)
+    grader = verifiers.build(HAS_E)
+    asked = [p.tokens for p in prompts]
+    answers = engine.generate(candidates, asked, Sampling(max_tokens=TOKENS))
+    texts = [{line[column].text for line in answers} for column in range(COUNT)]
+    scores = [
+        {grader.grade(Sample(output_text=text), prompt.item).score for text in of}
+        for of, prompt in zip(texts, prompts, strict=True)
+    ]
+    for part in ([0, 1, 2], [3, 4, 5], [0, 5]):
+        evaluator.scores(candidates, part)
+    assert evaluator.compared == {n for n, of in enumerate(texts) if len(of) > 1}
+    assert evaluator.told_apart == {n for n, of in enumerate(scores) if len(of) > 1}
+    assert evaluator.told_apart
+
+
+def test_one_candidate_alone_is_compared_with_nobody(engine, prompts):
+    evaluator = Evaluator(engine, grading(), prompts, TOKENS)
+    evaluator.scores(None, range(COUNT))
+    assert (evaluator.compared, evaluator.told_apart) == (set(), set())
+
+
 def test_no_candidates_is_the_base_and_so_are_zeros(engine, prompts):
     evaluator = Evaluator(engine, grading(), prompts, TOKENS)
     base = evaluator.scores(None, range(COUNT))

@@ -210,6 +210,12 @@ def test_what_held_out_episodes_ask_for_does_not_change_the_expert(engine, tmp_p
     assert made[0][1] == made[1][1]
 
 
+def test_training_by_score_tells_to_how_many_prompts_the_grader_told_answers_apart(house):
+    told = run(ready(house), fitness="score", iterations=2).outcome["training"]["discrimination"]
+    assert 0 < told["differing"] <= told["prompts"] <= 16
+    assert told["share"] == told["differing"] / told["prompts"]
+
+
 def test_an_expert_that_is_not_better_is_kept_as_rejected_with_the_numbers(house):
     job = run(ready(house), lr=1e-6, iterations=1)
     assert job.status is JobStatus.REJECTED
