@@ -110,12 +110,39 @@ EXAMPLES: tuple[Example, ...] = (
         broken_item={"order": "two milk"},
     ),
     Example(
+        summary="The last number of the text, with its unit, against the item's number.",
+        config={"type": "numeric", "relative": 0.01},
+        item={"answer": "2.5 km"},
+        passes="That is about 2,490 m.",
+        fails="That is 2.5 miles.",
+        broken_item={"answer": "far"},
+    ),
+    Example(
         summary="A function call: its name and arguments against allowed values; or no call.",
         config={"type": "function_call", "syntax": "call"},
         item={"call": {"name": "turn_on", "arguments": {"area": ["kitchen", "cooking area"]}}},
         passes="turn_on(area=kitchen)",
         fails="turn_on(area=cellar)",
         broken_item={"call": "turn_on(area=kitchen)"},
+    ),
+    Example(
+        summary="Calls are carried out on a declared model of devices; the end state counts.",
+        config={
+            "type": "state",
+            "start": {"lights": {"hall": False, "attic": True}},
+            "actions": {
+                "flip": {
+                    "parameters": {"area": {}},
+                    "effects": [{"op": "toggle", "path": "lights.{area}"}],
+                },
+                "all_off": {"effects": [{"op": "set", "path": "lights.*", "value": False}]},
+            },
+            "syntax": "call",
+        },
+        item={"state": {"lights": {"attic": False}}},
+        passes="all_off()",
+        fails="flip(area=hall)",
+        broken_item={"state": {"lights": {"cellar": False}}},
     ),
     Example(
         summary="Constraints a program can check: length, words, format, how numbers are written.",
