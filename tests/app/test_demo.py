@@ -146,4 +146,4 @@ def test_the_grader_and_the_training_settings_are_accepted_by_their_owners() -> 
 
     build(demo.GRADER)
     FuraSConfig.model_validate(demo.TRAINING)
-    FuraSConfig.model_validate(demo.TRAINING | {"minutes": 60, "iterations": demo.ENDLESS})
+    FuraSConfig.model_validate(demo.TRAINING | demo.LONG | {"minutes": 60})

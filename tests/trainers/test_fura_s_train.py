@@ -19,7 +19,7 @@ from tests.trainers.landscapes import (
     run,
     stored,
 )
-from trainers.fura_s import Scores, draw_depth, draw_prompts, noise, step, train, whitened
+from trainers.fura_s import Scores, depth_at, draw_prompts, noise, step, train, whitened
 from trainers.state import State
 
 
@@ -79,9 +79,10 @@ def test_one_iteration_equals_the_equations_written_naively():
 
 def test_constants_per_prompt_and_a_common_scale_of_rewards_change_nothing():
     levels = np.array([3.0, -1.0, 0.5, 7.0])
-    _, plain, _ = run(config(fitness="likelihood", iterations=4), Scripted(lambda r: r))
-    _, moved, _ = run(config(fitness="likelihood", iterations=4), Scripted(lambda r: r + levels))
-    _, scaled, _ = run(config(fitness="likelihood", iterations=4), Scripted(lambda r: 0.25 * r))
+    settings_ = config(fitness="likelihood", iterations=4, probe_every=100)
+    _, plain, _ = run(settings_, Scripted(lambda r: r))
+    _, moved, _ = run(settings_, Scripted(lambda r: r + levels))
+    _, scaled, _ = run(settings_, Scripted(lambda r: 0.25 * r))
     np.testing.assert_allclose(moved.theta, plain.theta, atol=1e-4)
     assert scaled.theta.tobytes() == plain.theta.tobytes()
     assert plain.theta.any()
@@ -287,12 +288,35 @@ def test_the_size_of_a_change_does_not_depend_on_the_depth(fitness):
     np.testing.assert_allclose(state.theta, wanted, atol=1e-5)
 
 
-def test_depths_are_drawn_in_inverse_proportion_to_their_cost():
-    drawn = [draw_depth(7, iteration, (0.1, 0.2, 0.7), 10) for iteration in range(4000)]
-    shares = np.array([drawn.count(depth) for depth in (1, 2, 7)]) / len(drawn)
-    odds = np.array([10, 5, 10 / 7])
-    np.testing.assert_allclose(shares, odds / odds.sum(), atol=0.03)
-    assert drawn[:50] == [draw_depth(7, iteration, (0.1, 0.2, 0.7), 10) for iteration in range(50)]
+def test_depths_come_in_order_each_for_an_equal_share_of_the_budget():
+    depths = (0.1, 0.1, 0.7, 0.01)
+    taken = [depth_at(done / 1000, depths, 10) for done in range(1001)]
+    assert taken == [1] * 500 + [7] * 250 + [1] * 251
+
+
+def test_the_budget_that_is_further_used_up_sets_the_depth(clock):
+    class Slow(Landscape):
+        def scores(self, candidates, prompts):
+            clock.now += 30
+            return super().scores(candidates, prompts)
+
+    def depths(**budget):
+        settings_ = config(depths=(0.25, 1.0), iterations=10, **budget)
+        seen = []
+        train(
+            settings_,
+            State.fresh(settings_, 1, SIZE),
+            PROMPTS,
+            Slow(),
+            lambda _, progress: seen.append(progress.depth),
+            never,
+            4,
+        )
+        return seen
+
+    assert depths() == [1] * 5 + [4] * 5
+    assert depths(minutes=3.0) == [1] * 3 + [4] * 3
+    assert depths(minutes=60.0) == [1] * 5 + [4] * 5
 
 
 # --- whitening
