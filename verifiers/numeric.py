@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -41,6 +40,7 @@ from verifiers.base import (
 from verifiers.quantities import Quantity, Style, Unreadable, last_quantity, whole_quantity
 from verifiers.templates import item_value, parse_path
 from verifiers.units import DEGREE, PERCENT, TEMPERATURE, Unit, convert, unit_named
+from verifiers.values import exact
 
 
 class NumericConfig(GraderConfig):
@@ -130,7 +130,7 @@ class Numeric:
                 raise ItemError(f"the item's field '{place}' is not a number: {error}") from error
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ItemError(f"the item's field '{place}' is not a number")
-        return Quantity(_exact(value), None)
+        return Quantity(exact(value), None)
 
     def _compare(self, sample: Sample, wanted: Quantity) -> Outcome:
         read = whole_quantity if self.config.find == "whole" else last_quantity
@@ -150,7 +150,7 @@ class Numeric:
                 return False
             value = convert(value, unit, wanted.unit)
         tolerance = max(
-            _exact(self.config.absolute), _exact(self.config.relative) * abs(wanted.value)
+            exact(self.config.absolute), exact(self.config.relative) * abs(wanted.value)
         )
         return abs(value - wanted.value) <= tolerance
 
@@ -159,11 +159,6 @@ class Numeric:
         if found is None:
             return None if self.config.unit_required else wanted
         return wanted if found is DEGREE and wanted.dimension == TEMPERATURE else found
-
-
-def _exact(number: float) -> Fraction:
-    """A float as the decimal number that it is written as."""
-    return Fraction(Decimal(repr(number)))
 
 
 def _make(config: NumericConfig, _build: BuildNested) -> Grader:

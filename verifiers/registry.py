@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from verifiers.arithmetic import ARITHMETIC
 from verifiers.base import Family, Grader, GraderConfigError
 from verifiers.function_call import FUNCTION_CALL
 from verifiers.instruction import INSTRUCTION
@@ -34,6 +35,7 @@ FAMILIES: dict[str, Family] = {
     "json_schema": JSON_SCHEMA,
     "json_match": JSON_MATCH,
     "numeric": NUMERIC,
+    "arithmetic": ARITHMETIC,
     "function_call": FUNCTION_CALL,
     "instruction": INSTRUCTION,
     "state": STATE,

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 from itertools import islice
 from typing import Any
 
@@ -20,7 +18,7 @@ from referencing import Registry
 
 from verifiers.formats import FORMATS
 from verifiers.patterns import TextTooLong, parse_pattern
-from verifiers.values import Normalise, canonical
+from verifiers.values import Normalise, canonical, exact
 
 MAX_STEPS = 100_000
 MAX_PROBLEMS = 1_000
@@ -132,13 +130,8 @@ def _unique_items(_validator: Any, unique: bool, instance: Any, _schema: Any) ->
 def _multiple_of(_validator: Any, divisor: Any, instance: Any, _schema: Any) -> Errors:
     if isinstance(instance, bool) or not isinstance(instance, int | float):
         return
-    if (_exact(instance) / _exact(divisor)).denominator != 1:
+    if (exact(instance) / exact(divisor)).denominator != 1:
         yield ValidationError("is not a multiple")
-
-
-def _exact(number: float) -> Fraction:
-    """A float as the decimal number that it is written as."""
-    return Fraction(Decimal(repr(number))) if isinstance(number, float) else Fraction(number)
 
 
 def _format(_validator: Any, name: str, instance: Any, _schema: Any) -> Errors:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Hashable, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -150,3 +151,8 @@ def is_number(text: str) -> bool:
         return False
     is_integer = not match.group(1)
     return is_integer or math.isfinite(float(text))
+
+
+def exact(number: float) -> Fraction:
+    """Return a finite number of JSON as the decimal that it is written as: 0.1 is a tenth."""
+    return Fraction(Decimal(repr(number)))

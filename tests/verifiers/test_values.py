@@ -15,6 +15,7 @@ from verifiers.values import (
     Missing,
     Normalise,
     canonical,
+    exact,
     is_number,
     json_problem,
     look_up,
@@ -203,3 +204,11 @@ def test_every_path_of_an_object_leads_to_its_value(value: dict[str, Any]) -> No
 def test_a_path_that_leads_nowhere_is_missing(path: str) -> None:
     with pytest.raises(Missing, match=path):
         look_up({"a": [1, 2], "c": "text"}, path.split("."))
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(0, 20))
+def test_numbers_are_exactly_the_decimals_they_are_written_as(digits: int, places: int) -> None:
+    assert exact(digits) == digits
+    value = float(f"{digits}e-{places}")
+    assert exact(value) == Fraction(json.dumps(value))
+    assert exact(0.1) * 3 == exact(0.3)
