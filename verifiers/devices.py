@@ -41,6 +41,14 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Start:
+    """The state at the start: its keys, and every value by its place."""
+
+    tree: Node
+    values: dict[Path, Any]
+
+
+@dataclass(frozen=True)
 class Devices:
     """The actions, and what the listed values of their parameters can be spelled as."""
 
@@ -125,6 +133,11 @@ def make_devices(actions: dict[str, Action], normalise: Normalise) -> Devices:
         for index, effect in enumerate(action.effects):
             _check_effect(action, effect, f"actions.{action_name}.effects.{index}")
     return Devices(actions, normalise, spellings)
+
+
+def make_start(value: dict[str, Any], normalise: Normalise) -> Start:
+    """Index a start state."""
+    return Start(make_tree(value, normalise), flatten(value))
 
 
 def make_tree(value: dict[str, Any], normalise: Normalise) -> Node:

@@ -7,8 +7,8 @@ people ask of an assistant; it is no search, and gives up where every call leads
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from verifiers.actions import (
     is_plain_number,
     slot_of,
 )
-from verifiers.devices import Devices, Node, Path, State
+from verifiers.devices import Devices, Path, Start, State
 from verifiers.values import Normalise, canonical
 
 Call = tuple[str, dict[str, Any]]
@@ -35,20 +35,26 @@ Bindings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Goal:
-    """Where the devices are to be brought."""
+    """Where the devices are to be brought: the values that are to differ from the start's."""
 
     devices: Devices
-    tree: Node
-    wanted: State
+    start: Start
+    different: Mapping[Path, Any]
     lists_are_ordered: bool
 
-    def distance(self, state: State) -> float:
-        """Add up how far each value is from the wanted one."""
-        return sum(self._far(state[path], value) for path, value in self.wanted.items())
+    def wanted(self, path: Path) -> Any:
+        """Return the value that is wanted in the end."""
+        return self.different.get(path, self.start.values[path])
 
-    def differing(self, state: State) -> list[Path]:
-        """Return the values that are not as wanted."""
-        return [path for path, value in self.wanted.items() if self._far(state[path], value)]
+    def differing(self, state: State, changed: Iterable[Path]) -> list[Path]:
+        """Return the values that are not as wanted, given those that are not as at the start."""
+        places = dict.fromkeys((*self.different, *changed))
+        return [path for path in places if self._far(state[path], self.wanted(path))]
+
+    def distance(self, state: State, changed: Iterable[Path]) -> float:
+        """Add up how far each value is from the wanted one."""
+        places = dict.fromkeys((*self.different, *changed))
+        return sum(self._far(state[path], self.wanted(path)) for path in places)
 
     def _far(self, value: Any, wanted: Any) -> float:
         """Return 0 for the same value; more than 1, and more the farther, for lists and numbers."""
@@ -65,16 +71,17 @@ class Goal:
         return 1.0
 
 
-def plan(goal: Goal, start: State, most: int) -> list[Call] | None:
+def plan(goal: Goal, most: int) -> list[Call] | None:
     """Return at most so many calls after which the state is as wanted, None if none are found."""
-    state = dict(start)
+    changed: dict[Path, Any] = {}
+    state = ChainMap(changed, goal.start.values)
     calls: list[Call] = []
-    while goal.differing(state):
-        step = _best_step(goal, state)
+    while goal.differing(state, changed):
+        step = _best_step(goal, state, changed)
         if step is None or len(calls) == most:
             return None
         calls.append(step)
-        state.update(goal.devices.apply(goal.tree, state, *step))
+        changed.update(goal.devices.apply(goal.start.tree, state, *step))
     return calls
 
 
@@ -83,16 +90,17 @@ def counted(values: list[Any], normalise: Normalise) -> Counter[Any]:
     return Counter(canonical(value, normalise) for value in values)
 
 
-def _best_step(goal: Goal, state: State) -> Call | None:
-    now = goal.distance(state)
-    for path in goal.differing(state):
+def _best_step(goal: Goal, state: State, changed: Mapping[Path, Any]) -> Call | None:
+    now = goal.distance(state, changed)
+    for path in goal.differing(state, changed):
         best: tuple[float, Call] | None = None
         for call in _candidates(goal, state, path):
             try:
-                changes = goal.devices.apply(goal.tree, state, *call)
+                changes = goal.devices.apply(goal.start.tree, state, *call)
             except InvalidCall:
                 continue
-            after = goal.distance({**state, **changes})
+            then = {**changed, **changes}
+            after = goal.distance(ChainMap(then, goal.start.values), then)
             if after < (now if best is None else best[0]):
                 best = after, call
         if best is not None:
@@ -129,7 +137,7 @@ def _bind_path(pattern: str, path: Path) -> Bindings | None:
 
 def _bind_value(effect: Effect, goal: Goal, state: State, path: Path, bindings: Bindings) -> bool:
     """Bind the parameter of an effect's value; False where no value would bring it nearer."""
-    old, wanted = state[path], goal.wanted[path]
+    old, wanted = state[path], goal.wanted(path)
     if isinstance(effect, Toggle):
         return isinstance(old, bool)
     name = slot_of(effect.value)
@@ -184,6 +192,6 @@ def _wanted_there(goal: Goal, path: str, bindings: Mapping[str, Any]) -> Any:
     if any(name not in bindings for step in path.split(".") if (name := slot_of(step))):
         return None
     try:
-        return goal.wanted[goal.devices.resolve(goal.tree, path, bindings)[0]]
+        return goal.wanted(goal.devices.resolve(goal.start.tree, path, bindings)[0])
     except InvalidCall:
         return None

@@ -20,6 +20,7 @@ Passes when both are 1. A completion that makes more than 64 calls fails with sc
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -43,7 +44,7 @@ from verifiers.base import (
     passing,
 )
 from verifiers.calls import MAX_CALLS, Reading, Shape, read_calls, write_calls
-from verifiers.devices import Devices, Node, State, flatten, make_devices, make_tree
+from verifiers.devices import Devices, Node, Path, Start, flatten, make_devices, make_start
 from verifiers.plans import Goal, counted, plan
 from verifiers.templates import item_value, parse_path
 from verifiers.values import Normalise, canonical
@@ -88,11 +89,10 @@ class StateConfig(GraderConfig):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an item wants: the keys of the state, the start, and the end."""
+    """What an item wants: the start, and the values that are to differ from it in the end."""
 
-    tree: Node
-    start: State
-    end: State
+    start: Start
+    different: dict[Path, Any]
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ class DeviceState:
 
     config: StateConfig
     devices: Devices
+    start: Start
 
     def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
         """Score by the sub-scores `calls` and `changes`."""
@@ -117,8 +118,8 @@ class DeviceState:
         except ItemError:
             return None  # The grade of any completion says what is wrong with the item.
         ordered = self.config.lists == "ordered"
-        goal = Goal(self.devices, wanted.tree, wanted.end, ordered)
-        calls = plan(goal, wanted.start, MAX_CALLS)
+        goal = Goal(self.devices, wanted.start, wanted.different, ordered)
+        calls = plan(goal, MAX_CALLS)
         if calls is None:
             return None
         text = write_calls(calls, self.config.syntax) if calls else self.config.no_call_text
@@ -129,32 +130,37 @@ class DeviceState:
         return self.config.model_dump(mode="json")
 
     def _expect(self, item: dict[str, Any]) -> Wanted:
-        start = self.config.start
+        start = self.start
         if self.config.start_reference is not None:
-            start = _laid_over(start, _object(item, self.config.start_reference))
+            over = _object(item, self.config.start_reference)
+            start = make_start(_laid_over(self.config.start, over), self.config.normalise)
         place = self.config.reference
-        tree = make_tree(start, self.config.normalise)
         changes = _object(item, place)
-        _check_keys(tree, changes, place)
-        return Wanted(tree, flatten(start), flatten(_laid_over(start, changes)))
+        _check_keys(start.tree, changes, place)
+        different = {
+            path: value
+            for path, value in flatten(changes).items()
+            if not self._same(value, start.values[path])
+        }
+        return Wanted(start, different)
 
     def _compare(self, sample: Sample, wanted: Wanted) -> Outcome:
         ignore = self.config.surrounding == "ignore"
         readings = read_calls(sample, self.config.syntax, ignore)
         if len(readings) > MAX_CALLS:
             return NOTHING_RIGHT
-        end, valid = self._carry_out(readings, wanted)
-        differing = {
-            path for path, value in wanted.end.items() if not self._same(value, wanted.start[path])
-        }
-        made = sum(self._same(end[path], wanted.end[path]) for path in differing)
-        unwanted = sum(
-            not self._same(value, wanted.start[path])
-            for path, value in end.items()
-            if path not in differing
+        changed, valid = self._carry_out(readings, wanted.start)
+        made = sum(
+            path in changed and self._same(changed[path], value)
+            for path, value in wanted.different.items()
         )
-        calls = sum(valid) / len(valid) if valid else float(not differing)
-        changes = max(0.0, (made - unwanted) / len(differing) if differing else 1.0 - unwanted)
+        unwanted = sum(
+            path not in wanted.different and not self._same(value, wanted.start.values[path])
+            for path, value in changed.items()
+        )
+        many = len(wanted.different)
+        calls = sum(valid) / len(valid) if valid else float(not many)
+        changes = max(0.0, (made - unwanted) / many if many else 1.0 - unwanted)
         weight = self.config.calls_weight
         # min: rounding may carry the mean of ones just above one.
         score = min(1.0, weight * calls + (1 - weight) * changes)
@@ -162,21 +168,22 @@ class DeviceState:
         return Outcome(passed, 1.0 if passed else score, {"calls": calls, "changes": changes})
 
     def _carry_out(
-        self, readings: tuple[Reading, ...], wanted: Wanted
-    ) -> tuple[State, list[float]]:
-        """Return the end state, and of each call how well formed and valid it is."""
-        state = dict(wanted.start)
+        self, readings: tuple[Reading, ...], start: Start
+    ) -> tuple[dict[Path, Any], list[float]]:
+        """Return the values that were set, and of each call how well formed and valid it is."""
+        changed: dict[Path, Any] = {}
+        state = ChainMap(changed, start.values)
         valid: list[float] = []
         for reading in readings:
             try:
                 if reading.shape is Shape.BROKEN:
                     raise InvalidCall
                 arguments = dict(reading.arguments)
-                state.update(self.devices.apply(wanted.tree, state, reading.name, arguments))
+                changed.update(self.devices.apply(start.tree, state, reading.name, arguments))
                 valid.append(reading.shape.value)
             except InvalidCall:
                 valid.append(0.0)
-        return state, valid
+        return changed, valid
 
     def _same(self, one: Any, other: Any) -> bool:
         return self._form(one) == self._form(other)
@@ -224,19 +231,19 @@ def _check_keys(tree: Node, changes: dict[str, Any], place: str) -> None:
 
 def _make(config: StateConfig, _build: BuildNested) -> Grader:
     devices = make_devices(config.actions, config.normalise)
+    start = make_start(config.start, config.normalise)
     if config.start_reference is None:
-        _check_paths(config, devices)
-    return DeviceState(config, devices)
+        _check_paths(config, devices, start)
+    return DeviceState(config, devices, start)
 
 
-def _check_paths(config: StateConfig, devices: Devices) -> None:
+def _check_paths(config: StateConfig, devices: Devices, start: Start) -> None:
     """Raise GraderConfigError where an effect's path leads nowhere, whatever the arguments."""
-    tree = make_tree(config.start, config.normalise)
     for name, action in config.actions.items():
         for index, effect in enumerate(action.effects):
             anywhere = ".".join("*" if slot_of(one) else one for one in effect.path.split("."))
             try:
-                devices.resolve(tree, anywhere, {})
+                devices.resolve(start.tree, anywhere, {})
             except InvalidCall:
                 raise GraderConfigError(
                     f"actions.{name}.effects.{index}.path", "leads to no value in the state"
