@@ -126,6 +126,8 @@ def _plain(sample: Sample) -> dict[str, Any]:
         value = parse_json(sample.output_text)
     except Malformed:
         value = None
+    if json_problem(value) is not None:  # escapes that are no Unicode
+        value = None
     return {"output_text": sample.output_text, "output_json": value, "output_tools": tools}
 
 
