@@ -164,22 +164,30 @@ def set_grade(session: Session, episode_id: str, grade: GradeLike) -> GradeRow:
     Raises NotFound for an unknown episode, Invalid for a status or a score that is none.
     """
     get(session, episode_id)
-    row = grade_of(session, episode_id, grade.grader_hash)
-    if row is None:
-        row = GradeRow(
-            episode_id=episode_id,
-            grader_hash=grade.grader_hash,
-            status=GradeStatus.ERRORED,
-            seconds=grade.seconds,
-        )
-    row.status = _status(grade)
+    row = grade_row(grade_of(session, episode_id, grade.grader_hash), episode_id, grade)
+    session.add(row)
+    session.flush()
+    return row
+
+
+def grade_row(old: GradeRow | None, episode_id: str, grade: GradeLike) -> GradeRow:
+    """The row of a grade: the old one of the same grader, changed, or a new one.
+
+    Raises Invalid for a status or a score that is none.
+    """
+    status = _status(grade)
+    row = old or GradeRow(
+        episode_id=episode_id,
+        grader_hash=grade.grader_hash,
+        status=status,
+        seconds=grade.seconds,
+    )
+    row.status = status
     row.score = grade.score
     row.subscores = dict(grade.subscores)
     row.error_kind = grade.error_kind
     row.error = grade.error
     row.seconds = grade.seconds
-    session.add(row)
-    session.flush()
     return row
 
 

@@ -3,7 +3,7 @@
 Grades are kept per grader (by hash): a changed grader starts with none, the old ones stay.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -103,14 +103,22 @@ def waiting(
     return list(session.exec(query.limit(checked_limit(limit))))
 
 
-def store(session: Session, grades: Iterable[tuple[str, GradeLike]]) -> int:
-    """Stores grades by episode id and says how many: an episode deleted meanwhile has none."""
-    stored = 0
-    for episode_id, grade in grades:
-        if session.get(Episode, episode_id) is not None:
-            episodes.set_grade(session, episode_id, grade)
-            stored += 1
-    return stored
+def store(session: Session, grader_hash: str, given: Mapping[str, GradeLike]) -> int:
+    """Stores one grader's grades, at most 500, by episode id, and says how many.
+
+    An episode that was deleted meanwhile has none. Raises Invalid for a grade that is none.
+    """
+    present = set(session.exec(select(Episode.id).where(col(Episode.id).in_(given))))
+    query = select(GradeRow).where(
+        col(GradeRow.episode_id).in_(present), GradeRow.grader_hash == grader_hash
+    )
+    old = {row.episode_id: row for row in session.exec(query)}
+    for episode_id in given:
+        if episode_id in present:
+            row = episodes.grade_row(old.get(episode_id), episode_id, given[episode_id])
+            session.add(row)
+    session.flush()
+    return len(present)
 
 
 def newest(

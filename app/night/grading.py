@@ -49,9 +49,11 @@ def regrade(
         if not rows:
             return
         made = grade_many([(Sample(output_text=row.completion), row.item) for row in rows])
-        drafts = [grade_draft(grade, task.grader_hash) for grade in made]
+        drafts = {
+            row.id: grade_draft(grade, task.grader_hash)
+            for row, grade in zip(rows, made, strict=True)
+        }
         with database.session() as session:
-            ids = [row.id for row in rows]
-            stored = grades.store(session, zip(ids, drafts, strict=True))
+            stored = grades.store(session, task.grader_hash, drafts)
         after = rows[-1].seq
         yield Step(stored, after, last)

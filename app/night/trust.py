@@ -148,9 +148,9 @@ class Report:
             return f"No trivial answer passes any of {self.prompts} training prompts."
         verdict = "Hackable" if self.hackable else "Not hackable"
         return (
-            f"{verdict}: of the trivial answers {_NAMES[self.best.trivial.kind]} passes most,"
-            f" {self.best.passed} of {self.prompts} training prompts; at most"
-            f" {self.threshold:.0%} is expected of a task that has to be done."
+            f"{verdict}: the best trivial answer, {_NAMES[self.best.trivial.kind]}, passes"
+            f" {self.best.passed} of {self.prompts} training prompts; up to {self.threshold:.0%} is"
+            " allowed."
         )
 
     def _example(self) -> Json | None:

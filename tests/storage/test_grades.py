@@ -115,12 +115,28 @@ def test_storing_skips_episodes_that_are_gone_and_keeps_the_other_graders_grades
 ) -> None:
     [id] = add(home, PASSED)
     new = replace(FAILED, grader_hash="g2")
-    assert grades.store(home, [(id, new), ("ep_gone", new)]) == 1
+    assert grades.store(home, "g2", {id: new, "ep_gone": new}) == 1
     [both] = episodes.grades_of(home, [id, "ep_gone"]).values()
     assert {(grade.grader_hash, grade.status.value) for grade in both} == {
         ("g1", "passed"),
         ("g2", "failed"),
     }
+
+
+def test_storing_again_replaces_the_same_graders_grades(home: Session) -> None:
+    ids = add(home, PASSED, errored("timeout"), replace(PASSED, grader_hash="g2"))
+    assert grades.store(home, "g1", dict.fromkeys(ids, FAILED)) == 3
+    assert grades.counts(home, "home", "g1") == Counts(failed=3)
+    assert [grade.status.value for grade in episodes.grades_of(home, [ids[2]])[ids[2]]] == [
+        "passed",
+        "failed",
+    ]
+
+
+def test_a_grade_that_contradicts_itself_is_invalid(home: Session) -> None:
+    [id] = add(home, PASSED)
+    with pytest.raises(Invalid):
+        grades.store(home, "g1", {id: replace(PASSED, score=None)})
 
 
 def test_an_unknown_task_is_not_found_and_a_limit_below_one_invalid(home: Session) -> None:

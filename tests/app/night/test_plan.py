@@ -113,7 +113,7 @@ def test_a_task_whose_trivial_answer_passes_all_held_out_prompts_is_not_trained(
     ended, types = outcome(ready(wary))
     assert ended["reason"] == "hackable"
     assert ended["trust"]["hackable"]
-    assert "always the same right answer passes most" in ended["message"]
+    assert "the best trivial answer, always the same right answer, passes" in ended["message"]
     assert "so no expert can be better" in ended["message"]
     assert ended["trust"]["example"]["completion"] == ANSWER
     assert types == ["phase", "split", "trust", "rejected"]

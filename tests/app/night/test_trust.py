@@ -55,8 +55,8 @@ def test_a_task_in_which_every_prompt_wants_another_answer_is_not_hackable():
     report = checked(EXACT, [episode(n, completion=f"guess {n}") for n in range(40)])
     assert not report.hackable
     assert report.public()["message"] == (
-        "Not hackable: of the trivial answers always the same right answer passes most, 1 of 40"
-        " training prompts; at most 50% is expected of a task that has to be done."
+        "Not hackable: the best trivial answer, always the same right answer, passes 1 of 40"
+        " training prompts; up to 50% is allowed."
     )
 
 
