@@ -118,7 +118,15 @@ EXAMPLES: tuple[Example, ...] = (
         broken_item={"answer": "far"},
     ),
     Example(
-        summary="A function call: its name and arguments against allowed values; or no call.",
+        summary="An expression made of given numbers that comes to a target, in exact fractions.",
+        config={"type": "arithmetic"},
+        item={"numbers": [3, 5, 7], "target": 22},
+        passes="3 * 5 + 7 = 22",
+        fails="3 * 7 + 1",
+        broken_item={"numbers": [3, 5, 7]},
+    ),
+    Example(
+        summary="Function calls: names and arguments against allowed values; or no call at all.",
         config={"type": "function_call", "syntax": "call"},
         item={"call": {"name": "turn_on", "arguments": {"area": ["kitchen", "cooking area"]}}},
         passes="turn_on(area=kitchen)",
