@@ -134,6 +134,21 @@ EXAMPLES: tuple[Example, ...] = (
         broken_item={"call": "turn_on(area=kitchen)"},
     ),
     Example(
+        summary="Constraints a program can check: length, words, format, how numbers are written.",
+        config={
+            "type": "instruction",
+            "constraints": {
+                "short": {"kind": "length", "unit": "words", "maximum": 6},
+                "polite": {"kind": "must_contain", "texts": ["please"]},
+            },
+            "reference": "rules",
+        },
+        item={"rules": {"digits": {"kind": "numbers", "written": "digits"}}},
+        passes="Set it to 21 degrees, please.",
+        fails="Set it to twenty-one degrees, please.",
+        broken_item={"rules": {"digits": {"kind": "numbers", "written": "roman"}}},
+    ),
+    Example(
         summary="Calls are carried out on a declared model of devices; the end state counts.",
         config={
             "type": "state",
@@ -151,21 +166,6 @@ EXAMPLES: tuple[Example, ...] = (
         passes="all_off()",
         fails="flip(area=hall)",
         broken_item={"state": {"lights": {"cellar": False}}},
-    ),
-    Example(
-        summary="Constraints a program can check: length, words, format, how numbers are written.",
-        config={
-            "type": "instruction",
-            "constraints": {
-                "short": {"kind": "length", "unit": "words", "maximum": 6},
-                "polite": {"kind": "must_contain", "texts": ["please"]},
-            },
-            "reference": "rules",
-        },
-        item={"rules": {"digits": {"kind": "numbers", "written": "digits"}}},
-        passes="Set it to 21 degrees, please.",
-        fails="Set it to twenty-one degrees, please.",
-        broken_item={"rules": {"digits": {"kind": "numbers", "written": "roman"}}},
     ),
     Example(
         summary="A function of your own, in a sandbox: grade(sample, item) returns the score.",
