@@ -189,7 +189,7 @@ def test_a_wrong_formula_is_refused_with_its_place(
         ({"graders": {"a": LIKE}, "weights": {"b": 1}}, "weights"),
         ({"graders": {"a": LIKE}, "weights": {"a": 0}}, "weights.a"),
         ({"graders": {"a": LIKE}, "weights": {"a": "1"}}, "weights.a"),
-        ({"graders": {"a.b": LIKE}}, "graders.a.b.[key]"),
+        ({"graders": {"a.b": LIKE}}, "graders.a.b"),
         ({"graders": {f"g{n}": LIKE for n in range(33)}}, "graders"),
     ],
 )

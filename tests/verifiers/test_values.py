@@ -163,7 +163,7 @@ def test_punctuation_is_ignored_only_where_that_is_asked_for(one: str, other: st
 
 @given(st.text(max_size=8))
 def test_each_normalisation_can_be_switched_off(text: str) -> None:
-    keep_case = Normalise(casefold=False)
+    keep_case = Normalise(casefold=False, numbers=False)  # 0e0 and 0E0 are the same number.
     keep_space = Normalise(strip=False)
     assert (canonical(text.upper(), keep_case) == canonical(text, keep_case)) == (
         " ".join(text.upper().split()) == " ".join(text.split())
