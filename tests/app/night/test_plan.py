@@ -119,6 +119,9 @@ def test_a_task_whose_trivial_answer_passes_all_held_out_prompts_is_not_trained(
     assert types == ["phase", "split", "trust", "rejected"]
 
 
+ENOUGH = 20  # iterations: the expert then says the constant answer to nearly every prompt
+
+
 def with_one_exception(house):
     """The house, with a held-out prompt to which the constant answer is wrong."""
     ready(house)
@@ -132,7 +135,7 @@ def with_one_exception(house):
 
 
 def test_a_hackable_task_is_trained_but_an_expert_that_is_only_trivial_is_not_published(wary):
-    ended, types = outcome(with_one_exception(wary))
+    ended, types = outcome(with_one_exception(wary), iterations=ENOUGH)
     assert "progress" in types
     assert ended["trust"]["hackable"]
     assert (ended["published"], ended["reason"]) == (False, "not_better_than_trivial")
@@ -142,12 +145,12 @@ def test_a_hackable_task_is_trained_but_an_expert_that_is_only_trivial_is_not_pu
 
 
 def test_without_the_flag_the_same_expert_is_published(house):
-    ended, _ = outcome(with_one_exception(house))
+    ended, _ = outcome(with_one_exception(house), iterations=ENOUGH)
     assert (ended["published"], ended["reason"]) == (True, "better")
 
 
 def test_a_night_that_goes_on_keeps_the_bar_it_began_with(wary):
-    job_id = nights.add_job(with_one_exception(wary))
+    job_id = nights.add_job(with_one_exception(wary), iterations=ENOUGH)
 
     def stop():
         return "interrupted" if nights.job_of(wary, job_id).progress.get("iteration") else None
