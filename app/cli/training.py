@@ -46,7 +46,7 @@ def train(
     if as_json:
         print_json(done)
     else:
-        _say([done])
+        say("\n".join(summary([done])))
     _fail_if_one_failed([done])
 
 
@@ -58,7 +58,7 @@ def night(context: typer.Context, wait: Wait = True, as_json: Json = False) -> N
     if as_json:
         print_json(done)
     else:
-        _say(done)
+        say("\n".join(summary(done)))
     _fail_if_one_failed(done)
 
 
@@ -92,15 +92,16 @@ def _watched(client: Client, job: JobPublic, *, wait: bool) -> JobPublic:
         raise
 
 
-def _say(jobs: list[JobPublic]) -> None:
+def summary(jobs: list[JobPublic]) -> Iterator[str]:
+    """How jobs ended, a line each, and a second one for a task that a trivial answer passes."""
     if not jobs:
-        say("no task has anything new to learn")
+        yield "no task has anything new to learn"
     for job in jobs:
-        say(f"{job.task}: {job.status}: {_message(job)}")
+        yield f"{job.task}: {job.status}: {_message(job)}"
         outcome = job.outcome or {}
         trust = outcome.get("trust")
         if trust is not None and trust["hackable"] and outcome["reason"] != "hackable":
-            say(f"{job.task}: {trust['message']}")
+            yield f"{job.task}: {trust['message']}"
 
 
 def _fail_if_one_failed(jobs: list[JobPublic]) -> None:

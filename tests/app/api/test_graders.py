@@ -40,6 +40,10 @@ def test_validation_fills_in_defaults(client: Client) -> None:
             {"type": "multi", "graders": {"a": {"type": "string_check", "operation": 1}}},
             "grader.graders.a.operation",
         ),
+        (
+            {"type": "instruction", "constraints": {"short": {"kind": "length"}}},
+            "grader.constraints.short.unit",
+        ),
         ({"type": "function_call", "syntax": "tools"}, "grader.syntax"),
         (
             {
