@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,8 @@ def rate(pool: GraderPool, example: Example, quick: bool) -> dict[str, Any]:
     rows = []
     for _ in range(rounds):
         asked = pairs(example, size)
-        in_pool = seconds(lambda asked=asked: pool.grade_many(example.config, asked))
-        alone = seconds(lambda asked=asked: [grader.grade(*pair) for pair in asked])
+        in_pool = seconds(partial(pool.grade_many, example.config, asked))
+        alone = seconds(lambda: [grader.grade(*pair) for pair in asked])  # noqa: B023
         rows.append((size / in_pool, size / alone, alone / in_pool))
     in_pool, alone, ratio = (statistics.median(column) for column in zip(*rows, strict=True))
     return {

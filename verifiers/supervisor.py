@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import itertools
 import logging
 import os
 import selectors
@@ -50,17 +51,22 @@ MAX_AHEAD = 32
 MAX_GRADES = 20_000
 """After so many a worker is replaced, so that nothing grows without end."""
 
+_TICKETS = 1 << 32  # as many as a frame can number
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(eq=False)
 class Job:
-    """One grade to be made. A job that was given to two workers is answered by the first."""
+    """One grade to be made. A job that was given to two workers is answered by the first.
+
+    `ticket` is its number among all jobs, so that no answer is taken for that of another job.
+    """
 
     channel: Channel
     grader: bytes
     frame: Frame
+    ticket: int
     answered: bool = False
 
 
@@ -138,7 +144,7 @@ class Worker(Peer):
             self.unsent += encode(Kind.GRADER, 0, job.grader)
         if not self.held:
             self.since = time.monotonic()
-        self.unsent += encode(job.frame.kind, job.frame.number, job.frame.body)
+        self.unsent += encode(job.frame.kind, job.ticket, job.frame.body)
         self.held.append(job)
         self.given += 1
 
@@ -155,6 +161,7 @@ class Supervisor:
         self._memory_bytes = memory_bytes
         self._workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
+        self._tickets = itertools.count()
 
     def run(self) -> None:
         """Work until the last channel is closed, then kill the workers."""
@@ -214,7 +221,8 @@ class Supervisor:
             if frame.kind is Kind.GRADER:
                 channel.grader, channel.usual_s = frame.body, None
             else:
-                channel.waiting.append(Job(channel, channel.grader, frame))
+                ticket = next(self._tickets) % _TICKETS
+                channel.waiting.append(Job(channel, channel.grader, frame, ticket))
 
     def _collect(self, one: Worker, frames: list[Frame] | None) -> None:
         if frames is None:
@@ -292,6 +300,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
+            ours.close()  # or this worker would never see that the supervisor has gone
             self._become_worker(theirs)
         os.setpgid(pid, pid)  # also done by the child: whoever comes first
         theirs.close()
@@ -344,9 +353,10 @@ def _patience(one: Worker) -> float:
 
 
 def _fit(frames: list[Frame], held: deque[Job]) -> bool:
-    """Whether the frames answer the first jobs, in order."""
-    asked = [job.frame.number for job in held][: len(frames)]
-    return asked == [frame.number for frame in frames if frame.kind is Kind.ANSWER]
+    """Whether the frames answer the first jobs, in order, and nothing else."""
+    if len(frames) > len(held) or any(frame.kind is not Kind.ANSWER for frame in frames):
+        return False
+    return all(frame.number == job.ticket for frame, job in zip(frames, held, strict=False))
 
 
 def _answer(job: Job, kind: Kind, body: bytes) -> None:

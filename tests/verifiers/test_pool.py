@@ -21,7 +21,7 @@ from tests.verifiers.misbehaving import MISBEHAVE
 from tests.verifiers.strategies import HOSTILE_TEXT, OBJECTS
 from verifiers import Grade, GraderPool, PoolClosed, Sample, ToolCall, build
 from verifiers.base import MAX_OUTPUT_CHARS
-from verifiers.frames import Kind, encode
+from verifiers.frames import Frame, Kind, encode
 from verifiers.pool import MAX_CALLS
 
 CHECK: dict[str, Any] = {"type": "string_check"}
@@ -175,12 +175,15 @@ def test_sets_have_the_same_order_in_every_worker_of_every_pool(tough: GraderPoo
     [
         ("crash", "sandbox", "killed by signal 11"),
         ("exit", "sandbox", "exited with status 3"),
-        (babble(b"\xff" * 64), "sandbox", "the grading process"),
-        (babble(struct.pack("!IBI", 2**31, Kind.ANSWER, 0)), "sandbox", "the grading process"),
-        (babble(encode(Kind.ANSWER, 7, b"{}")), "sandbox", "not asked"),
+        (babble(b"\xff" * 64), "sandbox", "the grading process ended"),
+        (
+            babble(struct.pack("!IBI", 2**31, Kind.ANSWER, 0)),
+            "sandbox",
+            "the grading process ended",
+        ),
+        (babble(encode(Kind.ANSWER, 2**32 - 1, b"{}")), "sandbox", "not asked"),
         (babble(encode(Kind.DIED, 0, b"")), "sandbox", "not asked"),
-        (babble(encode(Kind.ANSWER, 0, b"{}")), "sandbox", "the grading process"),
-        (babble(encode(Kind.ANSWER, 0, b"\xff")), "sandbox", "the grading process"),
+        (babble(9 * encode(Kind.ANSWER, 0, b"{}")), "sandbox", "not asked"),
     ],
 )
 def test_what_a_grader_does_to_its_process_is_an_errored_grade(
@@ -190,6 +193,20 @@ def test_what_a_grader_does_to_its_process_is_an_errored_grade(
     assert (grade.score, grade.error_kind) == (None, kind)
     assert grade.error is not None and error in grade.error
     assert many(tough, ["fine"])[0].passed
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"\xff", b"[" * 100_000, b"null"])
+def test_an_answer_that_is_no_grade_is_errored(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    def forged(*_: Any) -> Iterator[Frame]:
+        yield Frame(Kind.ANSWER, 0, answer)
+
+    monkeypatch.setattr("verifiers.pool._received", forged)
+    with GraderPool(workers=1) as pool:
+        grade = pool.grade(CHECK, says("a"), {"answer": "a"})
+    assert grade.error_kind == "sandbox"
+    assert grade.error == "the grading process answered nonsense"
 
 
 @pytest.mark.parametrize("text", ["hang", "sleep 1000"])
@@ -283,6 +300,18 @@ def test_whatever_a_worker_started_is_killed_with_it_and_leaves_no_zombie(
     left = processes(hasty)
     assert all(one.name() != "sleep" for one in left)
     assert all(one.status() != psutil.STATUS_ZOMBIE for one in left)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_worker_has_one_socket_only_so_it_sees_when_the_supervisor_goes(
+    hasty: GraderPool,
+) -> None:
+    many(hasty, ["hang", "crash", "hang too"])
+    assert many(hasty, ["fine"])[0].passed
+    _, *workers = processes(hasty)
+    for one in workers:
+        links = [str(link.readlink()) for link in Path(f"/proc/{one.pid}/fd").iterdir()]
+        assert sum(link.startswith("socket:") for link in links) == 1
 
 
 def test_workers_import_neither_mlx_nor_the_service(pool: GraderPool) -> None:
