@@ -30,7 +30,7 @@ from storage import episodes, grades, tasks
 from storage.errors import NotFound
 from storage.tables import Episode, GradeRow, Task
 from trainers.state import FuraSConfig
-from verifiers import Grade, Sample, Status
+from verifiers import Grade, GraderConfigError, Sample, Status, build
 
 router = APIRouter(prefix="/tasks")
 TaskName = Annotated[Name, Path()]
@@ -90,6 +90,12 @@ def examine(task: TaskName, parts: Running) -> TrustReport:
     with parts.database.reading() as session:
         row = tasks.get(session, task)
         graded = episodes.graded(session, task, row.grader_hash)
+    try:
+        build(row.grader)
+    except GraderConfigError as error:
+        raise ApiError(
+            409, f"the task's grader is not valid: {error}", code="invalid_grader"
+        ) from error
     chosen = set(data.choose(graded, task, parts.settings).training)
     report = trust.check(
         [episode for episode, _ in graded if episode.id in chosen],

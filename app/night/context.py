@@ -16,7 +16,7 @@ from storage.experts import ExpertStore
 from storage.tables import Job, JobStatus, Task
 from trainers.fura_s import Progress
 from trainers.state import FuraSConfig
-from verifiers import Grade, GraderPool, Sample
+from verifiers import Grade, GraderConfigError, GraderPool, Sample, build
 
 
 class NightError(Exception):
@@ -108,7 +108,11 @@ class Night:
 
 
 def open_night(house: House, job_id: str, should_stop: Callable[[], str | None]) -> Night:
-    """The night of a job. Raises NotFound, and NightError for a task of another base model."""
+    """The night of a job.
+
+    Raises NotFound, and NightError for a task of another base model or with a grader that an
+    earlier version of nightowl took and this one does not.
+    """
     with house.database.reading() as session:
         job = jobs.get(session, job_id)
         task = tasks.get(session, job.task)
@@ -118,6 +122,10 @@ def open_night(house: House, job_id: str, should_stop: Callable[[], str | None])
             f"task {task.name!r} is for base model {task.base_model!r},"
             f" this service runs {served!r}"
         )
+    try:
+        build(task.grader)
+    except GraderConfigError as error:
+        raise NightError(f"the grader of task {task.name!r} is not valid: {error}") from error
 
     def check() -> None:
         reason = should_stop()

@@ -10,7 +10,7 @@ import pytest
 
 from app.api import grading
 from app.client import Client, ServiceError
-from storage import episodes
+from storage import episodes, tasks
 from tests.app.serving import GRADER, JOB, Service, episode, fresh, serving, settings_of
 
 ANY_CASE = GRADER | {"operation": "ilike"}
@@ -282,6 +282,18 @@ def test_a_grader_that_is_too_slow_to_be_examined_at_once_is_said_so(
     with pytest.raises(ServiceError) as raised:
         client.trust(mixed)
     assert (raised.value.status, raised.value.code) == (503, "grader_too_slow")
+
+
+def test_a_stored_grader_that_this_version_does_not_take_is_said_so(
+    service: Service, client: Client, mixed: str
+) -> None:
+    broken = {"grader": {"type": "string_check", "colour": "red"}, "grader_hash": "0" * 64}
+    with service.parts.database.session() as session:
+        tasks.update(session, mixed, broken)
+    with pytest.raises(ServiceError, match="not valid: colour") as raised:
+        client.trust(mixed)
+    assert (raised.value.status, raised.value.code) == (409, "invalid_grader")
+    assert client.regrade(mixed).grades.errored == {"config": 4}
 
 
 def test_a_night_tells_what_its_trust_checks_found(client: Client) -> None:

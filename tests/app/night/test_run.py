@@ -9,7 +9,7 @@ import verifiers
 from app.engine.sampling import Sampling
 from app.night.context import NightError
 from app.night.run import run_job
-from storage import episodes, jobs, versions
+from storage import episodes, jobs, tasks, versions
 from storage.experts import DataSnapshot, Manifest
 from storage.tables import JobStatus, VersionState
 from tests.app.night import nights
@@ -360,4 +360,13 @@ def test_a_task_of_another_base_model_is_an_error_that_names_both(house):
     nights.add_task(house, base_model="other")
     job_id = nights.add_job(house)
     with pytest.raises(NightError, match=r"'other'.*'tiny'"):
+        run_job(house, job_id, never)
+
+
+def test_a_grader_that_this_version_does_not_take_is_an_error_that_says_where(house):
+    nights.add_task(house)
+    with house.database.session() as session:
+        tasks.update(session, TASK, {"grader": {"type": "string_check", "colour": "red"}})
+    job_id = nights.add_job(house)
+    with pytest.raises(NightError, match=r"grader of task 'letters' is not valid: colour"):
         run_job(house, job_id, never)
