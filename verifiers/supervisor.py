@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 SPARES = 4
 """So many workers may be stuck before those that are not become fewer."""
 
-PATIENCE_S = 0.1
+PATIENCE_S = 0.05
 """A grade is not called stuck before it took this long, or four times what is usual."""
 
 AHEAD_S = 0.02
