@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from app.client import Client, ServiceUnreachable
@@ -112,6 +113,16 @@ def test_sigterm_stops_the_process_in_order(tiny_model: Path, tmp_path: Path) ->
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
     assert status_of(settings.db, job_id) is JobStatus.INTERRUPTED
+
+
+def test_the_grading_processes_end_with_the_service(tiny_model: Path, tmp_path: Path) -> None:
+    with serving(settings_of(tmp_path, tiny_model)) as service:
+        assert service.client.run_grader(GRADER, {"answer": "a"}, "a").passed
+        supervisor = psutil.Process(service.parts.graders._supervisor._process.pid)
+        running = [supervisor, *supervisor.children(recursive=True)]
+    assert len(running) >= 3
+    _, alive = psutil.wait_procs(running, timeout=60)
+    assert all(one.status() == psutil.STATUS_ZOMBIE for one in alive)  # of nobody's, or gone
 
 
 def test_open_event_streams_end_when_the_service_stops(tiny_model: Path, tmp_path: Path) -> None:

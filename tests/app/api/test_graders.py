@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import verifiers
 from app.client import Client, ServiceError
-from tests.app.serving import GRADER
+from tests.app.serving import GRADER, episode, fresh
 
 
 def test_every_type_is_listed_with_its_schema(client: Client) -> None:
@@ -72,3 +74,27 @@ def test_running_a_grader_tells_right_wrong_and_broken_apart(client: Client) -> 
     assert (wrong.status, wrong.passed, wrong.score) == ("failed", False, 0.0)
     assert (broken.status, broken.passed, broken.score) == ("errored", False, None)
     assert broken.error_kind == "item"
+
+
+def test_a_bomb_is_a_timeout_and_nobody_waits_for_it(client: Client) -> None:
+    bomb = {
+        "type": "python",
+        "source": "def grade(sample, item):\n    while True: pass",
+        "timeout_s": 10,  # the service's own deadline is shorter
+    }
+    with ThreadPoolExecutor(3) as threads:
+        burning = [threads.submit(client.run_grader, bomb, {"n": n}, "x") for n in range(3)]
+        assert client.run_grader(GRADER, {"answer": "yes"}, "yes").passed
+        grades = [one.result() for one in burning]
+    assert {(grade.status, grade.error_kind) for grade in grades} == {("errored", "timeout")}
+    assert client.health().status == "ok"
+
+
+def test_an_episode_whose_grade_overruns_is_stored_as_errored(client: Client) -> None:
+    source = "def grade(sample, item):\n    while item['n']: pass\n    return 1"
+    grader = {"type": "python", "source": source, "timeout_s": 0.5}
+    task = client.create_task(fresh(), grader).name
+    drafts = [episode(task, n, item={"n": n % 2}) for n in range(4)]
+    graded = [stored.grade for stored in client.add_episodes(drafts)]
+    assert [grade.status for grade in graded if grade is not None] == ["passed", "errored"] * 2
+    assert {grade.error_kind for grade in graded if grade is not None} == {None, "timeout"}
