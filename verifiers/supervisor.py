@@ -302,7 +302,8 @@ class Supervisor:
         if pid == 0:
             ours.close()  # or this worker would never see that the supervisor has gone
             self._become_worker(theirs)
-        os.setpgid(pid, pid)  # also done by the child: whoever comes first
+        with suppress(OSError):  # also done by the child, whoever comes first; it may have ended
+            os.setpgid(pid, pid)
         theirs.close()
         ours.setblocking(False)
         one = Worker(ours, pid=pid)
@@ -338,8 +339,8 @@ class Supervisor:
         self._workers.remove(one)
         self._selector.unregister(one.link)
         one.link.close()
-        # macOS refuses to signal a group of which only the dead are left.
-        with suppress(PermissionError):
+        # It may have ended by itself: macOS refuses to signal a group of which only the dead are left.
+        with suppress(PermissionError, ProcessLookupError):
             os.killpg(one.pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(one.pid, 0)[1])
         with suppress(ChildProcessError):
