@@ -339,7 +339,7 @@ class Supervisor:
         self._workers.remove(one)
         self._selector.unregister(one.link)
         one.link.close()
-        # It may have ended by itself: macOS refuses to signal a group of which only the dead are left.
+        # Where it has ended by itself, macOS refuses to signal a group of the dead.
         with suppress(PermissionError, ProcessLookupError):
             os.killpg(one.pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(one.pid, 0)[1])
