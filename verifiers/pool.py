@@ -52,7 +52,7 @@ MAX_SENT_BYTES = 1 << 25
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); " + (
     "from verifiers.supervisor import main; main()"
 )
-_REMEMBERED_KINDS = (None, "config", "item")
+_SURE_S = 0.1
 _END_S = 10.0
 
 
@@ -137,7 +137,7 @@ class GraderPool:
         answers = self._ask(grader, Kind.GRADE, list(missing.values()))
         for key, answer in zip(missing, answers, strict=True):
             found[key] = self._grade(answer)
-            if found[key].error_kind in _REMEMBERED_KINDS:
+            if _is_sure(found[key]):
                 self._memory.put(key, found[key])
         return [one if isinstance(one, Grade) else found[one.key] for one in asked]
 
@@ -172,11 +172,15 @@ class GraderPool:
         return errored_grade("sandbox", f"the grading process ended: {how}", 0.0)
 
     def _reference(self, answer: Frame) -> str | None:
-        if answer.kind is Kind.ANSWER:
+        if answer.kind is not Kind.ANSWER:
+            logger.warning("a reference could not be made: %s", answer.kind.name.lower())
+            return None
+        try:
             text = json.loads(answer.body)
-            return text if isinstance(text, str) else None
-        logger.warning("a reference could not be made: %s", answer.kind.name.lower())
-        return None
+        except (ValueError, RecursionError):
+            logger.error("a grading worker answered what is no reference")
+            return None
+        return text if isinstance(text, str) else None
 
     def _ask(self, grader: bytes, kind: Kind, bodies: Sequence[bytes]) -> list[Frame]:
         """Have frames answered, in order; once more should the supervisor die."""
@@ -205,6 +209,16 @@ class GraderPool:
                 logger.error("the supervisor of the grading processes died and is started again")
                 dead.end()
                 self._supervisor = _Supervisor(self._arguments)
+
+
+def _is_sure(grade: Grade) -> bool:
+    """Whether the same question always has this answer, as far as one can tell.
+
+    Not what failed slowly: it may have failed for being slow, as `unit_tests` can be told to.
+    """
+    if grade.error_kind is not None:
+        return grade.error_kind in ("config", "item")
+    return grade.passed or grade.seconds < _SURE_S
 
 
 class _Memory:

@@ -50,7 +50,7 @@ class PythonConfig(GraderConfig):
     )
     pass_threshold: float = Field(default=1.0, gt=0, le=1, description="The least passing score.")
     timeout_s: float = Field(
-        default=1.0, gt=0, le=10, description="Seconds for a grade; the service has a limit, too."
+        default=1.0, ge=0.1, le=10, description="Seconds for a grade; the service has a limit, too."
     )
 
     @field_validator("source")

@@ -84,7 +84,7 @@ class UnitTestsConfig(GraderConfig):
         description="What code is that overruns its time or needs what the sandbox lacks.",
     )
     timeout_s: float = Field(
-        default=1.0, gt=0, le=10, description="Seconds for all; the service has a limit, too."
+        default=1.0, ge=0.1, le=10, description="Seconds for all; the service has a limit, too."
     )
 
     @field_validator("tests")

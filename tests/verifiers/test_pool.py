@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.verifiers import misbehaving
 from tests.verifiers.misbehaving import MISBEHAVE
 from tests.verifiers.strategies import HOSTILE_TEXT, OBJECTS
-from verifiers import Grade, GraderPool, PoolClosed, Sample, ToolCall, build
+from verifiers import Grade, GraderPool, PoolClosed, Sample, Status, ToolCall, build
 from verifiers.base import MAX_OUTPUT_CHARS
 from verifiers.frames import Frame, Kind, encode
 from verifiers.pool import MAX_CALLS
@@ -205,6 +205,7 @@ def test_an_answer_that_is_no_grade_is_errored(
     monkeypatch.setattr("verifiers.pool._received", forged)
     with GraderPool(workers=1) as pool:
         grade = pool.grade(CHECK, says("a"), {"answer": "a"})
+        assert pool.references(CHECK, [{"answer": "a"}]) == [None]
     assert grade.error_kind == "sandbox"
     assert grade.error == "the grading process answered nonsense"
 
@@ -241,6 +242,13 @@ def test_timeouts_and_crashes_are_not_remembered(hasty: GraderPool, text: str) -
     first, second = (many(hasty, [text])[0] for _ in range(2))
     assert first is not second
     assert first == second
+
+
+def test_a_failure_for_being_slow_is_not_remembered(pool: GraderPool) -> None:
+    config = {"type": "unit_tests", "unjudged": "failed", "timeout_s": 0.1, "tests": ["pass"]}
+    first, second = (pool.grade(config, says("while True: pass"), {}) for _ in range(2))
+    assert first.status is second.status is Status.FAILED
+    assert first is not second
 
 
 def test_a_grader_that_is_always_slow_loses_nothing() -> None:
