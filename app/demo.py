@@ -10,6 +10,7 @@ held-out command shares its sentence template with a training command.
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -55,6 +56,9 @@ LONG: dict[str, Any] = {
     "patience": 100_000,
     "depths": [1 / 15, 1 / 15, 1 / 6, 1 / 3],
 }
+# TRAINING's learning rate is for about this long. Noise adds up with the square root of the number
+# of iterations: a longer run takes smaller steps.
+LR_MINUTES = 8.0
 ANSWER: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "stop": ["\n"]}
 HELDOUT_FRACTION = 0.25
 MIN_HELDOUT = 48
@@ -280,7 +284,8 @@ def _night(client: Client, options: Options, console: Console) -> JobPublic:
     """Trains and judges now. Raises DemoError for a night without a verdict."""
     config = TRAINING
     if options.minutes is not None:
-        config = TRAINING | LONG | {"minutes": options.minutes}
+        lr = TRAINING["lr"] * min(1.0, math.sqrt(LR_MINUTES / options.minutes))
+        config = TRAINING | LONG | {"minutes": options.minutes, "lr": lr}
     config = config | options.training
     job = client.create_job(TASK, config, seed=options.seed, trigger="cli")
     job = screen.follow(client, job, console)
