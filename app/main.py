@@ -172,7 +172,7 @@ def _engine(settings: Settings, store: ExpertStore) -> Engine:
     return Engine(
         resolve(settings.base_model, settings.models),
         lambda version_id: store.load(version_id).tensors,
-        EngineConfig(memory_bytes=settings.memory_budget),
+        EngineConfig(memory_bytes=settings.memory_budget, batch_bytes=settings.memory_budget // 4),
     )
 
 

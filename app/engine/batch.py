@@ -118,6 +118,12 @@ class Runtime:
         return head_rows(self.model.module, ids)
 
     @property
+    def token_bytes(self) -> int:
+        """Keys and values of one token in all layers."""
+        size = int(self._inner.layers[0].input_layernorm.weight.dtype.size)
+        return 2 * size * sum(int(layer.self_attn.kv_width) for layer in self._inner.layers)
+
+    @property
     def vocabulary(self) -> int:
         """Number of tokens that the head knows."""
         return self.model.info.vocab_size

@@ -18,9 +18,11 @@ from app.engine.cache import LayerTensors, PrefixCache
 from app.engine.layers import Edits
 from app.engine.sampling import Sampling, choose
 from app.engine.text import RowText
+from app.engine.work import Pending
 
-# Columns of one prefill pass: longer prompts take several, so that attention scores stay small.
-_PREFILL_COLUMNS = 512
+# Tokens of one prefill pass, over all its rows: longer prompts take several, between which others
+# are served.
+_PREFILL_TOKENS = 512
 
 
 class Row(Protocol):
@@ -68,12 +70,28 @@ class Lane:
         self._batch: Batch | None = None
         self._pending: tuple[mx.array, mx.array] | None = None
 
-    def admit(self, rows: Sequence[Row]) -> None:
-        """Prefill ``rows``, emit their first token and let those that go on join the batch."""
+    def admit(self, rows: Sequence[Row]) -> Pending:
+        """Prefill ``rows``, emit their first token and let those that go on join the batch.
+
+        Yields what to evaluate, once per chunk of columns.  Rows that nobody wants any more end
+        after the chunk under way once all of them are unwanted.
+        """
         with mx.stream(self._stream):
-            batch, chosen, finite = self._prefill(rows)
+            batch, tokens = self._placed(rows)
+        width = tokens.shape[1]
+        columns = max(1, _PREFILL_TOKENS // len(rows))
+        for start in range(0, width, columns):
+            if all(row.cancelled for row in rows):
+                for row in rows:
+                    row.finish()
+                return
+            with mx.stream(self._stream):
+                hidden = self._runtime.forward(batch, tokens[:, start : start + columns])
+                last = start + columns >= width
+                chosen, finite = self._choose(hidden, rows) if last else (None, None)
+            yield [*batch.tensors(), *(part for part in (chosen, finite) if part is not None)]
+        with mx.stream(self._stream):
             self._remember(rows, batch)
-        mx.eval(chosen, finite, *batch.tensors())
         alive = self._deliver(rows, np.array(chosen), np.array(finite))
         if not alive:
             return
@@ -114,8 +132,8 @@ class Lane:
             row.finish(message)
         self.rows, self._batch, self._pending = [], None, None
 
-    def _prefill(self, rows: Sequence[Row]) -> tuple[Batch, mx.array, mx.array]:
-        """The rows' prompts as a new batch, with the first token of each."""
+    def _placed(self, rows: Sequence[Row]) -> tuple[Batch, Tokens]:
+        """A batch that holds what is known of the rows' prompts, and the tokens still to read."""
         known = [self._prefixes.longest(row.expert or "", row.prompt) for row in rows]
         lengths = [len(row.prompt) for row in rows]
         # Every row runs the same number of columns, at least one: the longest unknown part.
@@ -126,7 +144,7 @@ class Lane:
         edits = self._edits_of([row.slot for row in rows])
         capacity = filled + width + 1
         if filled:
-            tensors = _placed([layers for _, layers in known], reused, filled)
+            tensors = _reused([layers for _, layers in known], reused, filled)
             batch = Batch.resumed(tensors, pad, capacity, edits)
         else:
             batch = Batch.fresh(self._runtime, len(rows), pad, capacity, edits)
@@ -134,11 +152,7 @@ class Lane:
         for index, row in enumerate(rows):
             part = row.prompt[reused[index] :]
             tokens[index, width - len(part) :] = part
-        for start in range(0, width, _PREFILL_COLUMNS):
-            hidden = self._runtime.forward(batch, tokens[:, start : start + _PREFILL_COLUMNS])
-            mx.eval(batch.tensors())
-        chosen, finite = self._choose(hidden, rows)
-        return batch, chosen, finite
+        return batch, tokens
 
     def _remember(self, rows: Sequence[Row], batch: Batch) -> None:
         """Keep prompts that were mostly new, for later prompts of the same expert."""
@@ -196,7 +210,7 @@ class Lane:
             self._batch = aligned([self._batch.keep([[i] for i in alive], None, 0)], edits)
 
 
-def _placed(known: Sequence[LayerTensors], reused: Sequence[int], filled: int) -> LayerTensors:
+def _reused(known: Sequence[LayerTensors], reused: Sequence[int], filled: int) -> LayerTensors:
     """Reused prefixes right-aligned in ``filled`` columns, per layer (B, Hkv, filled, D)."""
     some = next(layers for layers, count in zip(known, reused, strict=True) if count)
 

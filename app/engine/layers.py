@@ -168,6 +168,12 @@ class SlotAttention(nn.Module):
         self._scale = float(attention.scale)
         self._window = window
 
+    @property
+    def kv_width(self) -> int:
+        """Numbers of one token's keys."""
+        width: int = self.k_proj.linear.weight.shape[0]
+        return width
+
     def __call__(
         self,
         x: mx.array,

@@ -4,8 +4,12 @@ MLX streams belong to a thread: a lazy array made in one cannot be evaluated in 
 thread loads the model, generates, writes expert slots and frees.  Everything else talks to it
 through ``Engine``, whose methods may be called from any thread.
 
-Users' rows go first.  Background work (training rollouts) is a generator that gives the thread
-back after every engine step; it advances only while no user's row is waiting or running.
+Users' rows go first.  Reading their prompts and generating take turns, a step each.  Background
+work (training rollouts) is a generator that gives the thread back after every engine step; it
+advances only while no user's row is waiting or running.
+
+A step that fails ends the rows that took part in it, not the engine.  An engine that fails twice
+in a row ends, and says so.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine import platform
+from app.engine.admission import Admission
 from app.engine.basis import load_basis
 from app.engine.batch import Runtime
 from app.engine.cache import PrefixCache
@@ -34,7 +39,7 @@ from app.engine.lanes import Lane
 from app.engine.models import LoadedModel, ModelInfo, load, show
 from app.engine.rollout import Population
 from app.engine.sampling import Sampling
-from app.engine.slots import ExpertSlots, NoFreeSlot
+from app.engine.slots import ExpertSlots
 from app.engine.stream import Stream
 from app.engine.text import Completion, RowText
 from app.engine.work import RolloutLimits
@@ -52,7 +57,8 @@ class EngineConfig:
     Attributes:
         slots: experts held ready at once.
         queue: users' rows that may wait.
-        prefill_rows: rows prefilled together.
+        prefill_rows: rows whose prompts are read together on one lane.
+        batch_bytes: keys and values of all rows in flight; more rows wait.
         prefix_bytes: keys and values kept of earlier prompts.
         memory_bytes: what the engine may use; decides whether the INT4 weights are also held
             as dense fp32 on CPU. ``None`` = half of the machine's memory.
@@ -61,7 +67,8 @@ class EngineConfig:
 
     slots: int = 16
     queue: int = 256
-    prefill_rows: int = 16
+    prefill_rows: int = 8
+    batch_bytes: int = 2 << 30
     prefix_bytes: int = 256 << 20
     memory_bytes: int | None = None
     limits: RolloutLimits = field(default_factory=RolloutLimits)
@@ -100,6 +107,8 @@ class Engine:
         self._tokens = 0
         self._last_step_s = 0.0
         self._active = 0
+        self._prompts_turn = True
+        self._failures = 0
         self.info: ModelInfo
         self.coordinates: Coordinates
         self.basis_hash = ""
@@ -282,6 +291,13 @@ class Engine:
         self._lanes = [
             Lane(self._runtime, stream, self._prefixes, self._slots.edits) for stream in streams
         ]
+        self._admission = Admission(
+            self._lanes,
+            self._slots,
+            self._config.prefill_rows,
+            self._config.batch_bytes // len(streams),
+            self._runtime.token_bytes,
+        )
 
     def _await_work(self) -> bool:
         """Sleep until there is something to do; False when closing."""
@@ -289,74 +305,53 @@ class Engine:
             while not self._closing:
                 if self._waiting or self._background or self._forget:
                     return True
-                if any(lane.rows for lane in self._lanes):
+                if self._admission.rows or any(lane.rows for lane in self._lanes):
                     return True
                 self._lock.wait()
             return False
 
     def _step(self) -> None:
-        """One engine step: admit users, else decode for them, else advance the background."""
+        """One engine step: read users' prompts or decode for them in turns, else the background."""
         with self._lock:
             gone, self._forget = self._forget, set()
         for expert in gone:
             self._prefixes.forget(expert)
             self._slots.forget(expert)
-        if self._admit():
+        self._admission.start(self._waiting)
+        running = any(lane.rows for lane in self._lanes)
+        if self._admission.rows and (self._prompts_turn or not running):
+            self._prompts_turn = False
+            done = self._admission.step()
+            self._tokens += sum(len(row.text.tokens) for row in done)
+            self._settle(done)
             return
-        if any(lane.rows for lane in self._lanes):
+        if running:
+            self._prompts_turn = True
             self._decode()
             return
         self._advance()
 
-    def _admit(self) -> bool:
-        """Prefill the next waiting rows on the emptier lanes; False if none can start."""
-        lanes = sorted(self._lanes, key=lambda lane: len(lane.rows))
-        with self._lock:
-            batch = [
-                self._waiting.popleft()
-                for _ in range(min(len(self._waiting), self._config.prefill_rows))
-            ]
-        ready, later = [], []
-        for stream in batch:
-            if stream.cancelled:
-                stream.finish()
-                continue
-            try:
-                stream.slot = self._slots.acquire(stream.expert)
-                ready.append(stream)
-            except NoFreeSlot:
-                later.append(stream)
-            except Exception as error:
-                log.warning("expert could not be loaded", exc_info=True)
-                stream.finish(f"the expert could not be loaded: {error}")
-        with self._lock:
-            self._waiting.extendleft(reversed(later))
-        shares = [ready[i :: len(lanes)] for i in range(len(lanes))]
-        for lane, rows in zip(lanes, shares, strict=True):
-            if rows:
-                self._join(lane, rows)
-        self._settle(ready)
-        return bool(ready)
-
-    def _join(self, lane: Lane, rows: Sequence[Stream]) -> None:
-        """Prefill rows and let them join; those that break the prefill do not break the lane."""
-        try:
-            lane.admit(rows)
-        except Exception as error:
-            log.exception("a prefill failed")
-            for row in rows:
-                row.finish(f"the prompt could not be processed: {error}")
-            return
-        self._tokens += len(rows)
-
     def _decode(self) -> None:
         running = [stream for lane in self._lanes for stream in lane.rows]
         platform.set_blas_threads(self._threads_per_lane())
-        pending = [array for lane in self._lanes for array in lane.step()]
-        mx.eval(pending)
-        self._tokens += sum(lane.collect() for lane in self._lanes)
+        try:
+            pending = [array for lane in self._lanes for array in lane.step()]
+            mx.eval(pending)
+            self._tokens += sum(lane.collect() for lane in self._lanes)
+            self._failures = 0
+        except Exception as error:
+            self._give_up(error)
         platform.set_blas_threads(1)
         self._settle(running)
+
+    def _give_up(self, error: Exception) -> None:
+        """End the rows in flight with an error; a second failure in a row is final."""
+        self._failures += 1
+        if self._failures > 1:
+            raise error
+        log.error("a decode step failed", exc_info=error)
+        for lane in self._lanes:
+            lane.fail(f"the answer could not be generated: {error}")
 
     def _threads_per_lane(self) -> int:
         """A lone lane gets all cores for its matmuls."""
@@ -369,7 +364,7 @@ class Engine:
         for stream in streams:
             if id(stream) not in live:
                 self._slots.release(stream.expert)
-        self._active = len(live)
+        self._active = len(live) + len(self._admission.rows)
 
     def _advance(self) -> None:
         """One step of the background work at the head of the queue."""
@@ -392,6 +387,7 @@ class Engine:
             self._closing = True
             waiting, self._waiting = list(self._waiting), deque()
             background, self._background = list(self._background), deque()
+        self._admission.fail(message)
         for lane in self._lanes:
             lane.fail(message)
         for stream in waiting:

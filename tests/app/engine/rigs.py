@@ -128,6 +128,15 @@ def finished(steps: Generator[None, None, Any]) -> Any:
             return stop.value
 
 
+def run_steps(steps: Generator[list[mx.array], None, None]) -> int:
+    """Evaluates what a lane yields, as the engine does; returns how many steps there were."""
+    count = 0
+    for arrays in steps:
+        mx.eval(arrays)
+        count += 1
+    return count
+
+
 def experts(basis: Basis, count: int, seed: int = 0, scale: float = 0.3) -> FloatArray:
     """(count, coordinates) random experts, far enough from the base to answer differently."""
     rng = np.random.default_rng(seed)

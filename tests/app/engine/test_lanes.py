@@ -129,7 +129,7 @@ def test_rows_of_all_experts_in_one_batch_answer_as_each_model_alone(hall: Hall)
     lane = hall.lane()
     prompts = rigs.prompts_of([13, 20, 9, 15])
     users = [hall.user(p, e) for p, e in zip(prompts, ["one", "base", "two", "one"], strict=True)]
-    lane.admit(users)
+    rigs.run_steps(lane.admit(users))
     drain(lane)
     hall.check(*users)
     assert len({tuple(user.text.tokens) for user in users}) == 4
@@ -143,11 +143,11 @@ def test_rows_join_and_leave_without_changing_what_others_say(hall: Hall) -> Non
     users = [
         hall.user(p, e, max_tokens=n) for p, e, n in zip(prompts, experts, limits, strict=True)
     ]
-    lane.admit(users[:2])
+    rigs.run_steps(lane.admit(users[:2]))
     step(lane)
-    lane.admit(users[2:3])
+    rigs.run_steps(lane.admit(users[2:3]))
     step(lane)
-    lane.admit(users[3:])  # the last is over with its first token
+    rigs.run_steps(lane.admit(users[3:]))  # the last is over with its first token
     assert users[4].endings == [None]
     assert users[4] not in lane.rows
     drain(lane)
@@ -157,7 +157,7 @@ def test_rows_join_and_leave_without_changing_what_others_say(hall: Hall) -> Non
 def test_a_lane_of_the_base_alone_has_no_edits(hall: Hall) -> None:
     lane = hall.lane()
     users = [hall.user(p) for p in rigs.prompts_of([6, 8])]
-    lane.admit(users)
+    rigs.run_steps(lane.admit(users))
     assert lane._batch is not None
     assert lane._batch.edits is None
     drain(lane)
@@ -167,7 +167,7 @@ def test_a_lane_of_the_base_alone_has_no_edits(hall: Hall) -> None:
 def test_a_cancelled_row_leaves_at_the_next_step_and_keeps_what_it_was_told(hall: Hall) -> None:
     lane = hall.lane()
     gone, stays = (hall.user(p) for p in rigs.prompts_of([13, 20]))
-    lane.admit([gone, stays])
+    rigs.run_steps(lane.admit([gone, stays]))
     step(lane)
     gone.cancelled = True
     step(lane)
@@ -178,7 +178,7 @@ def test_a_cancelled_row_leaves_at_the_next_step_and_keeps_what_it_was_told(hall
     drain(lane)
     hall.check(stays)
     last = hall.user(rigs.prompts_of([7])[0])
-    lane.admit([last])
+    rigs.run_steps(lane.admit([last]))
     last.cancelled = True
     assert lane.step() == []
     assert lane.collect() == 0
@@ -189,13 +189,13 @@ def test_a_broken_expert_fails_its_row_alone(hall: Hall) -> None:
     lane = hall.lane()
     prompts = rigs.prompts_of([13, 20, 9], seed=2)
     users = [hall.user(p, e) for p, e in zip(prompts, ["one", "broken", "base"], strict=True)]
-    lane.admit(users)
+    rigs.run_steps(lane.admit(users))
     assert users[1].endings == ["the model's hidden state is not finite"]
     assert users[1].deltas == []
     drain(lane)
     hall.check(users[0], users[2])
     alone = hall.user(prompts[1], "broken")
-    lane.admit([alone])
+    rigs.run_steps(lane.admit([alone]))
     assert (lane.rows, len(alone.endings)) == ([], 1)
 
 
@@ -204,7 +204,7 @@ def test_a_known_prefix_of_the_same_expert_is_not_prefilled_again(hall: Hall) ->
     first, second = rigs.prompts_of([30, 33], shared=26)
     users = [hall.user(first, "one"), hall.user(second, "one"), hall.user(first, "one")]
     for user in users:
-        lane.admit([user])
+        rigs.run_steps(lane.admit([user]))
         drain(lane)
     hall.check(*users)
     prefills = [width for width in hall.widths if width > 1]
@@ -216,7 +216,7 @@ def test_a_prefix_of_another_expert_is_never_used(hall: Hall) -> None:
     prompt = rigs.prompts_of([25])[0]
     users = [hall.user(prompt, expert) for expert in ("base", "one", "two")]
     for user in users:
-        lane.admit([user])
+        rigs.run_steps(lane.admit([user]))
         drain(lane)
     hall.check(*users)
     assert [width for width in hall.widths if width > 1] == [25, 25, 25]
@@ -226,7 +226,7 @@ def test_rows_with_different_known_prefixes_are_prefilled_together(hall: Hall) -
     lane = hall.lane()
     long, longer, fresh = rigs.prompts_of([28, 36, 5], seed=3)
     first = [hall.user(long, "one"), hall.user(longer)]
-    lane.admit(first)
+    rigs.run_steps(lane.admit(first))
     drain(lane)
     tail = rigs.prompts_of([2, 9, 6], seed=4)
     users = [
@@ -236,7 +236,7 @@ def test_rows_with_different_known_prefixes_are_prefilled_together(hall: Hall) -
         hall.user(fresh, "two"),
         hall.user(longer),
     ]
-    lane.admit(users)
+    rigs.run_steps(lane.admit(users))
     drain(lane)
     hall.check(*first, *users)
 
@@ -246,7 +246,7 @@ def test_prefixes_are_shared_by_lanes(hall: Hall) -> None:
     users = [hall.user(prompt), hall.user(prompt)]
     for user in users:
         lane = hall.lane()
-        lane.admit([user])
+        rigs.run_steps(lane.admit([user]))
         drain(lane)
     hall.check(*users)
     assert [width for width in hall.widths if width > 1] == [25]
@@ -256,10 +256,36 @@ def test_a_prompt_longer_than_a_pass_is_prefilled_in_parts(hall: Hall) -> None:
     lane = hall.lane()
     prompts = rigs.prompts_of([530, 40])
     users = [hall.user(p, e, max_tokens=3) for p, e in zip(prompts, ["one", "base"], strict=True)]
-    lane.admit(users)
+    assert rigs.run_steps(lane.admit(users)) == 3
     drain(lane)
-    assert hall.widths[:2] == [512, 18]
+    assert hall.widths[:3] == [256, 256, 18]  # of two rows, 512 tokens at a time
     hall.check(*users)
+
+
+def test_a_prompt_that_nobody_wants_any_more_is_not_read_to_its_end(hall: Hall) -> None:
+    lane = hall.lane()
+    users = [hall.user(p) for p in rigs.prompts_of([1400, 1300])]
+    steps = lane.admit(users)
+    mx.eval(next(steps))
+    users[0].cancelled = True
+    mx.eval(next(steps))
+    users[1].cancelled = True
+    assert next(steps, None) is None
+    assert [user.endings for user in users] == [[None], [None]]
+    assert lane.rows == []
+    assert len(hall.widths) == 2
+
+
+def test_rows_that_are_answering_go_on_while_a_prompt_is_read(hall: Hall) -> None:
+    lane = hall.lane()
+    short, long = (hall.user(p, "one") for p in rigs.prompts_of([9, 1200]))
+    rigs.run_steps(lane.admit([short]))
+    for arrays in lane.admit([long]):
+        mx.eval(arrays)
+        step(lane)
+    assert len(short.text.tokens) == 4
+    drain(lane)
+    hall.check(short, long)
 
 
 def test_a_sampled_row_says_the_same_in_any_company(hall: Hall) -> None:
@@ -267,14 +293,14 @@ def test_a_sampled_row_says_the_same_in_any_company(hall: Hall) -> None:
     warm = {"temperature": 30.0, "seed": 9, "max_tokens": 8}
     lane = hall.lane()
     alone = hall.user(prompt, "one", **warm)
-    lane.admit([alone])
+    rigs.run_steps(lane.admit([alone]))
     drain(lane)
     lane = hall.lane()
-    lane.admit([hall.user(p, "two", temperature=1.0, seed=9) for p in others])
+    rigs.run_steps(lane.admit([hall.user(p, "two", temperature=1.0, seed=9) for p in others]))
     step(lane)
     accompanied = hall.user(prompt, "one", **warm)
     other = hall.user(prompt, "one", **warm | {"seed": 10})
-    lane.admit([accompanied, other])
+    rigs.run_steps(lane.admit([accompanied, other]))
     drain(lane)
     assert accompanied.text.tokens == alone.text.tokens
     assert other.text.tokens != alone.text.tokens
@@ -283,7 +309,7 @@ def test_a_sampled_row_says_the_same_in_any_company(hall: Hall) -> None:
 def test_tokens_are_counted(hall: Hall) -> None:
     lane = hall.lane()
     users = [hall.user(p, max_tokens=5) for p in rigs.prompts_of([6, 8])]
-    lane.admit(users)
+    rigs.run_steps(lane.admit(users))
     assert drain(lane) == sum(len(user.text.tokens) for user in users) - 2
     assert lane.collect() == 0
 
@@ -291,11 +317,11 @@ def test_tokens_are_counted(hall: Hall) -> None:
 def test_a_failed_lane_tells_every_row_and_serves_again(hall: Hall) -> None:
     lane = hall.lane()
     users: list[Row] = [hall.user(p) for p in rigs.prompts_of([6, 8])]
-    lane.admit(users)
+    rigs.run_steps(lane.admit(users))
     lane.fail("no memory")
     assert [user.endings for user in users if isinstance(user, User)] == [["no memory"]] * 2
     assert lane.step() == []
     later = hall.user(rigs.prompts_of([6])[0])
-    lane.admit([later])
+    rigs.run_steps(lane.admit([later]))
     drain(lane)
     hall.check(later)
