@@ -17,6 +17,7 @@ from verifiers.function_call import FUNCTION_CALL
 from verifiers.instruction import INSTRUCTION
 from verifiers.json_match import JSON_MATCH
 from verifiers.json_schema import JSON_SCHEMA
+from verifiers.mathematics import MATH
 from verifiers.mistakes import first_mistake
 from verifiers.multi import MULTI
 from verifiers.numeric import NUMERIC
@@ -35,6 +36,7 @@ FAMILIES: dict[str, Family] = {
     "json_schema": JSON_SCHEMA,
     "json_match": JSON_MATCH,
     "numeric": NUMERIC,
+    "math": MATH,
     "arithmetic": ARITHMETIC,
     "function_call": FUNCTION_CALL,
     "instruction": INSTRUCTION,

@@ -47,6 +47,8 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "text_similarity", "evaluation_metric": "rouge_l", "pass_threshold": 1},
     {"type": "json_schema", "schema": {"required": ["a", "b"]}, "example": "object"},
     {"type": "numeric", "reference": "object.a", "unit": "km", "find": "whole"},
+    {"type": "math"},
+    {"type": "math", "find": "boxed", "worked_out": False},
     {"type": "arithmetic", "target": "object.a", "use": "any"},
     {"type": "json_match", "reference": "object"},
     {"type": "json_match", "reference": "object", "fields": {"b.c": 2, "a": 1}},

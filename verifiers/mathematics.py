@@ -1,0 +1,146 @@
+r"""`math`: the answer of a mathematical text against the item's, by math-verify.
+
+The answer is in the last `\boxed{...}`, else in the last line that says "answer", else in the last
+line; `verifiers.math_answers` says how. It is right when math-verify finds it equal to the item's:
+numbers, fractions, percentages (50 % is 0.5, and 50), roots, algebra, equations, sets, intervals,
+matrices. Floats are compared rounded to `decimals`.
+
+Answers that would be too much for computer algebra, or that it is known to misread, are not read
+at all (`verifiers.math_bounds`): a completion then fails, an item is errored. What still takes too
+long is ended by the deadline of the process that grades.
+
+Score = 1 if right, else `parseable_weight` for an answer that could be read, else 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from verifiers import math_bounds
+from verifiers.base import (
+    BuildNested,
+    Family,
+    Grade,
+    Grader,
+    GraderConfig,
+    ItemError,
+    Outcome,
+    Sample,
+    checked_item,
+    grade_with,
+    passing,
+)
+from verifiers.math_answers import Written, answer_in, formula
+from verifiers.math_bounds import NotRead
+from verifiers.templates import item_value, parse_path
+
+
+class MathConfig(GraderConfig):
+    """Configuration of `math`."""
+
+    type: Literal["math"]
+    reference: str = Field(
+        default="answer", description="Path of the answer in the item; {{item.x}} too."
+    )
+    find: Literal["any", "boxed"] = Field(
+        default="any", description="Where the answer may be; boxed: in \\boxed{...} only."
+    )
+    worked_out: bool = Field(
+        default=True,
+        description="A wanted number must be given as one: 391, not 17 * 23, which asks again.",
+    )
+    decimals: int = Field(default=6, ge=0, le=12, description="Floats are rounded to so many.")
+    parseable_weight: float = Field(default=0.1, ge=0, lt=1)
+
+    @field_validator("reference")
+    @classmethod
+    def _is_path(cls, text: str) -> str:
+        return ".".join(parse_path(text))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The item's answer: its text, how that is read, and what it says."""
+
+    text: str
+    written: Written
+    values: list[Any]
+
+
+@dataclass(frozen=True)
+class Mathematics:
+    """Compares mathematical answers."""
+
+    config: MathConfig
+
+    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
+        """Score by sub-scores `parseable`, an answer could be read, and `value`, it is right."""
+        return grade_with(self._expect, self._compare, sample, item)
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        r"""Return the item's answer, in `\boxed{...}` where it must be or is not found without."""
+        try:
+            text = self._expect(checked_item(item)).text
+        except ItemError:
+            return None  # The grade of any completion says what is wrong with the item.
+        ways = (text, f"\\boxed{{{text}}}")
+        return next((one for one in ways if passing(self, one, item) is not None), None)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the configuration with its defaults."""
+        return self.config.model_dump(mode="json")
+
+    def _expect(self, item: dict[str, Any]) -> Wanted:
+        place = self.config.reference
+        value = item_value(item, tuple(place.split(".")))
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ItemError(f"the item's field '{place}' is neither text nor a number")
+        text = value.strip() if isinstance(value, str) else repr(value)
+        written = formula(text)
+        try:
+            values = _values(written)
+        except NotRead as error:
+            raise ItemError(f"the item's field '{place}' is {error}") from error
+        if not values:
+            raise ItemError(f"the item's field '{place}' is not understood as mathematics")
+        return Wanted(text, written, values)
+
+    def _compare(self, sample: Sample, wanted: Wanted) -> Outcome:
+        written = answer_in(sample.output_text, self.config.find == "boxed")
+        if written is None:
+            return Outcome(False, 0.0, {"parseable": 0.0, "value": 0.0})
+        if written.text == wanted.written.text:
+            return Outcome(True, 1.0, {"parseable": 1.0, "value": 1.0})
+        try:
+            values = _values(written)
+        except NotRead:
+            values = []
+        right = self._is_right(wanted.values, values)
+        score = 1.0 if right else self.config.parseable_weight * bool(values)
+        return Outcome(right, score, {"parseable": float(bool(values)), "value": float(right)})
+
+    def _is_right(self, wanted: list[Any], found: list[Any]) -> bool:
+        from verifiers.math_library import equal, worked_out
+
+        if self.config.worked_out and all(map(worked_out, wanted)):
+            found = [value for value in found if worked_out(value)]
+        return bool(found) and equal(wanted, found, self.config.decimals)
+
+
+def _values(written: Written) -> list[Any]:
+    """Read an answer; raises NotRead."""
+    math_bounds.check(written.text, written.prose)
+    # Imported when first needed: sympy takes longer to import than all else that grades.
+    from verifiers.math_library import read
+
+    return read(written)
+
+
+def _make(config: MathConfig, _build: BuildNested) -> Grader:
+    return Mathematics(config)
+
+
+MATH = Family(MathConfig, _make, imports=("verifiers.math_library",))
