@@ -95,6 +95,25 @@ def test_prompts_of_very_different_length_are_not_read_together(
     assert got == [answers(own, [p])[0] for p in rigs.prompts_of(lengths)]
 
 
+def test_a_short_prompt_does_not_wait_for_the_end_of_long_ones(
+    own: Engine, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "_PREFILL_TOKENS", 16)
+    over: list[int] = []
+    settle = own._settle
+
+    def settled(streams: Any) -> None:
+        over.extend(len(s.prompt) for s in streams if s.text.finish)
+        settle(streams)
+
+    own._settle = settled  # type: ignore[method-assign]
+    prompts = rigs.prompts_of([400, 380, 9, 390])
+    with library.hold(own):
+        streams = [own.submit(p, Sampling(max_tokens=2)) for p in prompts]
+    assert all(stream.result().error is None for stream in streams)
+    assert over[0] == 9
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_rows_wait_while_those_in_flight_fill_the_budget_of_bytes(
     rows: int, folder_of: Families, library: Library, watch: Watch
