@@ -118,6 +118,14 @@ EXAMPLES: tuple[Example, ...] = (
         broken_item={"answer": "far"},
     ),
     Example(
+        summary="The answer of a mathematical text, equal to the item's by computer algebra.",
+        config={"type": "math"},
+        item={"answer": "\\frac{3}{4}"},
+        passes="So it is \\boxed{0.75}.",
+        fails="So it is \\boxed{\\frac{4}{3}}.",
+        broken_item={"answer": "10^{10^{10}}"},
+    ),
+    Example(
         summary="An expression made of given numbers that comes to a target, in exact fractions.",
         config={"type": "arithmetic"},
         item={"numbers": [3, 5, 7], "target": 22},
