@@ -22,7 +22,7 @@ from app.engine.work import Pending
 
 # Tokens of one prefill pass, over all its rows: longer prompts take several, between which others
 # are served.
-_PREFILL_TOKENS = 512
+_PREFILL_TOKENS = 256
 
 
 class Row(Protocol):

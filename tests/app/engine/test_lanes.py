@@ -256,15 +256,15 @@ def test_a_prompt_longer_than_a_pass_is_prefilled_in_parts(hall: Hall) -> None:
     lane = hall.lane()
     prompts = rigs.prompts_of([530, 40])
     users = [hall.user(p, e, max_tokens=3) for p, e in zip(prompts, ["one", "base"], strict=True)]
-    assert rigs.run_steps(lane.admit(users)) == 3
+    assert rigs.run_steps(lane.admit(users)) == 5
     drain(lane)
-    assert hall.widths[:3] == [256, 256, 18]  # of two rows, 512 tokens at a time
+    assert hall.widths[:5] == [128, 128, 128, 128, 18]  # of two rows, 256 tokens at a time
     hall.check(*users)
 
 
 def test_a_prompt_that_nobody_wants_any_more_is_not_read_to_its_end(hall: Hall) -> None:
     lane = hall.lane()
-    users = [hall.user(p) for p in rigs.prompts_of([1400, 1300])]
+    users = [hall.user(p) for p in rigs.prompts_of([700, 650])]
     steps = lane.admit(users)
     mx.eval(next(steps))
     users[0].cancelled = True
@@ -278,7 +278,7 @@ def test_a_prompt_that_nobody_wants_any_more_is_not_read_to_its_end(hall: Hall) 
 
 def test_rows_that_are_answering_go_on_while_a_prompt_is_read(hall: Hall) -> None:
     lane = hall.lane()
-    short, long = (hall.user(p, "one") for p in rigs.prompts_of([9, 1200]))
+    short, long = (hall.user(p, "one") for p in rigs.prompts_of([9, 600]))
     rigs.run_steps(lane.admit([short]))
     for arrays in lane.admit([long]):
         mx.eval(arrays)
