@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 MAX_CHARS = 400
 """A longer answer is not read: the time that math-verify's grammar takes grows fast."""
@@ -20,7 +21,12 @@ _DELIMITED = re.compile(r"\$|\\\(|\\\[")
 _NAMES = re.compile(r"\\(?:text|textbf|mathrm|mathbf|operatorname|begin|end)\s*\{[^{}]*\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 _MIXED = re.compile(r"(?<![0-9.,])([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)(?![0-9.,])")
-_EXPONENT = re.compile(r"(?<=[0-9])[eE]([-+]?[0-9]{1,4})(?![0-9A-Za-z])")
+_SCIENTIFIC = re.compile(
+    r"(?<![0-9.])([0-9]{1,40}(?:\.[0-9]{1,40})?)"
+    r"(?:[eE]([-+]?[0-9]{1,4})(?![0-9A-Za-z])"
+    r"|\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]{1,4})\s*\}|([0-9])))"
+)
+_LONGEST_DECIMAL = 40
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _SIGNS = str.maketrans(
@@ -71,8 +77,16 @@ def formula(text: str) -> Written:
     text = text.translate(_SIGNS)
     text = _SUPERSCRIPT.sub(lambda run: f"^{{{run[0].translate(_SUPERSCRIPTS)}}}", text)
     text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
-    text = _EXPONENT.sub(r"\\times 10^{\1}", text)
+    text = _SCIENTIFIC.sub(_decimal, text)
     return Written(" ".join(text.split()))
+
+
+def _decimal(match: re.Match[str]) -> str:
+    """A number times a power of ten, written out if that is not too long: floats are not exact."""
+    exponent = int(match[2] or match[3] or match[4])
+    if abs(exponent) > _LONGEST_DECIMAL:
+        return f"{match[1]}\\times 10^{{{exponent}}}"
+    return f"{Decimal(f'{match[1]}e{exponent}'):f}"
 
 
 def _braced(text: str, start: int) -> str | None:

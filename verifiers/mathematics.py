@@ -14,6 +14,7 @@ Score = 1 if right, else `parseable_weight` for an answer that could be read, el
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +37,8 @@ from verifiers.base import (
 from verifiers.math_answers import Written, answer_in, formula
 from verifiers.math_bounds import NotRead
 from verifiers.templates import item_value, parse_path
+
+_INTEGER = re.compile(rf"-?[0-9]{{1,{math_bounds.MAX_DIGITS}}}")
 
 
 class MathConfig(GraderConfig):
@@ -113,14 +116,19 @@ class Mathematics:
         if written is None:
             return Outcome(False, 0.0, {"parseable": 0.0, "value": 0.0})
         if written.text == wanted.written.text:
-            return Outcome(True, 1.0, {"parseable": 1.0, "value": 1.0})
+            return self._outcome(True, True)
+        if _INTEGER.fullmatch(written.text) and _INTEGER.fullmatch(wanted.written.text):
+            # As the computer algebra would say, a hundred times faster.
+            return self._outcome(True, int(written.text) == int(wanted.written.text))
         try:
             values = _values(written)
         except NotRead:
             values = []
-        right = self._is_right(wanted.values, values)
-        score = 1.0 if right else self.config.parseable_weight * bool(values)
-        return Outcome(right, score, {"parseable": float(bool(values)), "value": float(right)})
+        return self._outcome(bool(values), self._is_right(wanted.values, values))
+
+    def _outcome(self, parseable: bool, right: bool) -> Outcome:
+        score = 1.0 if right else self.config.parseable_weight * parseable
+        return Outcome(right, score, {"parseable": float(parseable), "value": float(right)})
 
     def _is_right(self, wanted: list[Any], found: list[Any]) -> bool:
         from verifiers.math_library import equal, worked_out

@@ -54,6 +54,19 @@ def test_numbers_are_equal_as_fractions_are(
 
 
 @few
+@given(st.integers(-(10**40), 10**40), st.integers(-2, 2))
+def test_whole_numbers_are_equal_as_they_are_to_computer_algebra(number: int, more: int) -> None:
+    for text in (
+        f"{number + more}",
+        f"\\boxed{{{number + more}}}",
+        f"\\boxed{{0+{number + more}}}",
+    ):
+        result = grade(text, number, worked_out=False)
+        assert result.passed == (more == 0)
+        assert result.score == (1 if more == 0 else 0.1)
+
+
+@few
 @given(st.integers(1, 6), st.integers(-5, 5), st.integers(1, 4), st.booleans())
 def test_polynomials_are_equal_when_their_coefficients_are(
     factor: int, constant: int, power: int, wrong: bool
