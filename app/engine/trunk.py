@@ -3,6 +3,9 @@
 A depth-limited iteration of ``trainers.fura_s`` leaves the lower layers as they are, for all its
 candidates and mostly for the whole run.  The hidden states that enter the first changed layer are
 then a function of the tokens alone, and are kept from one iteration to the next.
+
+Each row is run by itself.  In a batch, its last bits would depend on the rows beside it, hence on
+what was kept, and a run that was interrupted would not go on bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from app.engine.batch import Batch, Runtime, Tokens, right_aligned
+from app.engine.batch import Batch, Runtime, Tokens
 from app.engine.cache import LayerTensors
 from app.engine.work import FloatArray
 
@@ -57,13 +60,10 @@ class Trunk:
         keys = [(first, below, prefix.tobytes(), row.tobytes()) for row in rows]
         before = self._read_prefix((first, below, prefix.tobytes(), b""), centre, prefix)
         missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._rows}
-        for lane, part in zip(
-            self._lanes, np.array_split(np.arange(len(missing)), len(self._lanes)), strict=True
-        ):
-            chosen = [list(missing.items())[i] for i in part]
-            if chosen:
-                with mx.stream(lane):
-                    self._run(first, centre, before, chosen)
+        for turn, (key, row) in enumerate(missing.items()):
+            with mx.stream(self._lanes[turn % len(self._lanes)]):
+                self._rows[key] = self._run(first, centre, before, row)
+            self._held += self._rows[key].nbytes
         mx.eval([self._rows[key] for key in missing])
         found = [self._rows[key] for key in keys]
         for key in keys:
@@ -72,24 +72,13 @@ class Trunk:
             self._held -= self._rows.popitem(last=False)[1].nbytes
         return before.hidden, found
 
-    def _run(
-        self,
-        first: int,
-        centre: FloatArray,
-        prefix: _Prefix,
-        rows: Sequence[tuple[_Key, Tokens]],
-    ) -> None:
-        """Add these rows' states; lazy."""
+    def _run(self, first: int, centre: FloatArray, prefix: _Prefix, row: Tokens) -> mx.array:
+        """(S, hidden) states of one row; lazy."""
         runtime = self._runtime
-        tokens, pad = right_aligned([row for _, row in rows])
         edits = runtime.edits(mx.array(centre[None]))
-        batch = Batch.fresh(
-            runtime, 1, pad, tokens.shape[1], edits, prefix.layers, span=range(first)
-        )
-        hidden = runtime.run(batch, runtime.embed(tokens))
-        for (key, _), state, skipped in zip(rows, hidden, pad, strict=True):
-            self._rows[key] = mx.contiguous(state[int(skipped) :])
-            self._held += self._rows[key].nbytes
+        nothing = np.zeros(1, dtype=np.int32)
+        batch = Batch.fresh(runtime, 1, nothing, len(row), edits, prefix.layers, span=range(first))
+        return runtime.run(batch, runtime.embed(row[None]))[0]
 
     def _read_prefix(self, key: _Key, centre: FloatArray, tokens: Tokens) -> _Prefix:
         if self._prefix is None or self._prefix[0] != key:

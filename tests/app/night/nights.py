@@ -34,9 +34,11 @@ CONFIG: dict[str, Any] = {
     "population": 16,
     "prompts": 8,
     "sigma": 0.1,
-    "lr": 0.3,
+    "lr": 0.6,
+    "lr_end": 0.25,
+    "whitening": 0.5,
     "fitness": "likelihood",
-    "iterations": 6,
+    "iterations": 10,
     "max_tokens": 1,
     "probe_every": 100,  # so that only the gate generates
 }
