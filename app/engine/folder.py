@@ -165,6 +165,13 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def context_length(path: Path) -> int:
+    """Tokens the model was made for; 8192 where its configuration does not say."""
+    config = read_config(path)
+    text = config.get("text_config", config)
+    return int(text.get("max_position_embeddings", 8192))
+
+
 def check_files(path: Path) -> None:
     """Raises ``ModelError`` unless config, weights and tokenizer are there and well formed."""
     if not path.is_dir():

@@ -34,7 +34,7 @@ from app.engine.basis import load_basis
 from app.engine.batch import Runtime
 from app.engine.cache import PrefixCache
 from app.engine.errors import ContextOverflow, EngineBusy, EngineStopped
-from app.engine.folder import read_config
+from app.engine.folder import context_length
 from app.engine.lanes import Lane
 from app.engine.models import LoadedModel, ModelInfo, load, show
 from app.engine.rollout import Population
@@ -279,7 +279,7 @@ class Engine:
         self._model: LoadedModel = load(self._path, dense_fp32=dense)
         basis = load_basis(self._model)
         self.info = self._model.info
-        self.max_context = _context_length(self._path)
+        self.max_context = context_length(self._path)
         self.coordinates, self.basis_hash = basis.coordinates, basis.sha256
         self.basis_kind = basis.kind
         self._runtime = Runtime(self._model, basis)
@@ -341,7 +341,8 @@ class Engine:
             self._failures = 0
         except Exception as error:
             self._give_up(error)
-        platform.set_blas_threads(1)
+        finally:  # of the whole process: rollouts are bit for bit the same on one thread per lane
+            platform.set_blas_threads(1)
         self._settle(running)
 
     def _give_up(self, error: Exception) -> None:
@@ -394,10 +395,3 @@ class Engine:
             stream.finish(message)
         for work in background:
             work.future.set_exception(EngineStopped(message))
-
-
-def _context_length(path: Path) -> int:
-    """Tokens the model was made for; 8192 where its configuration does not say."""
-    config = read_config(path)
-    text = config.get("text_config", config)
-    return int(text.get("max_position_embeddings", 8192))
