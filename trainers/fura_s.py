@@ -17,11 +17,10 @@ candidates are always built from it, never by adding and taking back noise.
 
 *Depth.*  An iteration changes only the last k layers; ``depths`` are gone through in order, each
 for an equal share of the budget.  What all candidates have in common, the layers below, then runs
-once for the whole population and is kept between iterations.  Measured on SmolLM2-135M: the gain
-per candidate of (4) is no smaller for the last 3 layers than for all 30 (squared mean gradient over
-mean squared gradient 0.215 and 0.176), at a tenth of the cost.  So a run starts shallow and goes
-deeper only for what the last layers cannot express.  The order is ours; ABSignSGD's depth-biased
-blocks (ICLR 2026) have the same motive.
+once for the whole population and is kept between iterations.  The gain per candidate of (4) is no
+smaller for the last 3 layers than for all 30 (``docs/log.md``), at a tenth of the cost.  So a run
+starts shallow and goes deeper only for what the last layers cannot express.  The order is ours;
+ABSignSGD's depth-biased blocks (ICLR 2026) have the same motive.
 
 *Whitening.*  A few coordinates carry most of a matrix's output and bound the step that all can
 take.  So eps is drawn with a standard deviation of (energy + 0.01)^(-w/2), w = ``whitening``.  The
@@ -281,7 +280,8 @@ def step(
     if fitness is None:
         state.zero_variance += 1
     else:
-        update(state, config, fitness, eps, _lr(config, done) * growth)  # (4)
+        lr = config.lr * (1 - (1 - config.lr_end) * done)
+        update(state, config, fitness, eps, lr * growth)  # (4)
     state.non_finite += sum(int((~np.isfinite(r)).sum()) for r in rewards)
     state.iteration += 1
     if kind == "likelihood" and state.iteration % config.probe_every == 0:
@@ -350,11 +350,6 @@ def _done(config: FuraSConfig, state: State) -> float:
     if config.minutes is not None:
         done = max(done, state.elapsed_s / (60 * config.minutes))
     return min(1.0, done)
-
-
-def _lr(config: FuraSConfig, done: float) -> float:
-    """Learning rate now: falls linearly over the budget."""
-    return config.lr * (1 - (1 - config.lr_end) * done)
 
 
 def _follow(config: FuraSConfig, state: State, reward: FloatArray, passed: float | None) -> None:
