@@ -9,6 +9,7 @@ The definitions are simple on purpose, so that they can be told to a user and ch
 * a paragraph is a run of lines that are not blank;
 * a list item is a line that begins with - * + • or with a number and . or ), then white space.
 
+What looks the same is the same text first: see `normal`, which every grader compares texts by.
 Every function is linear in the length of the text.
 """
 
@@ -28,6 +29,27 @@ _END = re.compile(r"([.!?…]++)[\"'”’)\]»]*+|[。！？]++[”’」』）
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _DIGITS = re.compile(r"[0-9]+(?:[.,:/][0-9]+)*")
 
+# Unicode's Default_Ignorable_Code_Point, but for the two joiners: soft hyphen, zero-width space,
+# marks of direction, variation selectors, tags, fillers; and annotation marks. Other characters of
+# category Cf, such as the Arabic number sign, are seen. Tags after a black flag tell England from
+# Scotland.
+_UNSEEN = re.compile(
+    "(\U0001f3f4[\U000e0020-\U000e007f]+)|[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
+# Scripts whose letters take another form beside a joiner (Arabic to Mandaic, India's, Tibetan,
+# Myanmar, Khmer, Mongolian and their relatives), and the symbols that emoji are joined from.
+_JOINED = (
+    "\u0600-\u0dff\u0f00-\u109f\u1700-\u1cff\ua800-\uabff\U00010a00-\U00011fff"
+    "\u2190-\u2bff\U0001f000-\U0001faff"
+)
+_JOINERS = re.compile(
+    f"(?<=[{_JOINED}])([\u200c\u200d])[\u200c\u200d]*(?=[{_JOINED}])|[\u200c\u200d]+"
+)
+_MANY_MARKS = re.compile(r"[^\w\s\x00-\u02ff]{31,}")
+_MAX_MARKS = 30  # on one letter, as in Unicode's stream-safe text format
+
 _SCALES = frozenset(("hundred", "thousand", "million", "billion", "trillion"))
 NUMBER_WORDS = _SCALES | frozenset(
     (
@@ -38,6 +60,24 @@ NUMBER_WORDS = _SCALES | frozenset(
     )
 )
 """English cardinal numbers; ordinals and "dozen", "half" or "couple" are words like any other."""
+
+
+def normal(text: str) -> str:
+    """Return a text in the form in which two that look the same are the same; for comparisons.
+
+    Characters are composed (NFC), and those that nobody sees are dropped: zero-width spaces, marks
+    of direction, soft hyphens, variation selectors and the like. The zero-width joiner and non-joiner
+    stay between letters of scripts that write something else with them, Persian or Hindi for
+    example, and between the parts of an emoji; elsewhere they are dropped, too. Of more than 30
+    combining marks on one letter the rest is dropped.
+
+    Letters of two alphabets that look alike stay different, and so do compatibility forms, such as
+    full-width digits. Linear in the length of the text, as `unicodedata.normalize` alone is not.
+    """
+    if text.isascii():
+        return text
+    seen = _JOINERS.sub(r"\1", _UNSEEN.sub(r"\1", text))
+    return unicodedata.normalize("NFC", _MANY_MARKS.sub(_fewer_marks, seen))
 
 
 def count(unit: Unit, text: str) -> int:
@@ -109,6 +149,16 @@ def numbers_in_words(text: str) -> tuple[int, int]:
             found += not run
             run.append(word)
     return found, lone_ones + (run == ["one"])
+
+
+def _fewer_marks(match: re.Match[str]) -> str:
+    kept: list[str] = []
+    marks = 0
+    for character in match.group():
+        marks = marks + 1 if unicodedata.combining(character) else 0
+        if marks <= _MAX_MARKS:
+            kept.append(character)
+    return "".join(kept)
 
 
 def _words(text: str) -> int:

@@ -1,6 +1,7 @@
 """Counts of texts against texts that were made of so many parts."""
 
 import re
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from verifiers.texts import (
     has_word,
     is_bullet,
     item_number,
+    normal,
     numbers_in_digits,
     numbers_in_words,
 )
@@ -152,3 +154,53 @@ def test_any_text_can_be_counted(text: str) -> None:
     assert count("sentences", text) <= count("words", text) + text.count("。")
     assert count("items", text) <= count("lines", text) <= len(text)
     assert count("paragraphs", text) <= count("lines", text)
+
+
+@given(st.text(alphabet="e\u0301é\u0327ç a\u030aåÅ\u212b가\u1100\u1161 क\u094d", max_size=12))
+def test_composed_and_decomposed_texts_are_the_same(text: str) -> None:
+    forms = {normal(unicodedata.normalize(form, text)) for form in ("NFC", "NFD")}
+    assert forms == {unicodedata.normalize("NFC", text)}
+
+
+UNSEEN = (
+    "\u200b\u200c\u200d\u2060\ufeff\u00ad\u034f\u200e\u202e\u2066\ufe0f\u3164\U000e0041\U000e0100"
+)
+
+
+@given(st.lists(st.sampled_from([*"cat ,é—1", *UNSEEN]), max_size=12))
+def test_characters_that_nobody_sees_make_no_difference(characters: list[str]) -> None:
+    seen = [one for one in characters if one not in UNSEEN]
+    assert normal("".join(characters)) == "".join(seen)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "می\u200cخواهم",
+        "क्\u200dष",
+        "න්\u200dය",
+        "👩\u200d🚀",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+        "\u0600٣",
+        "５ ﬁ а",
+        "\ud800",
+    ],
+)
+def test_what_is_seen_stays(text: str) -> None:
+    assert normal(text) == text
+
+
+def test_joiners_at_the_end_of_a_word_or_in_a_row_are_dropped() -> None:
+    assert normal("می\u200c \u200cخواهم\u200d") == "می خواهم"
+    assert normal("می\u200c\u200d\u200b\u200cخواهم") == "می\u200cخواهم"
+
+
+@given(HOSTILE_TEXT | st.text(alphabet="a\u0301\u0316\u0345\u200d\u200b👩क", max_size=90))
+def test_a_normal_text_stays_as_it_is(text: str) -> None:
+    assert normal(normal(text)) == normal(text)
+
+
+def test_long_rows_of_marks_are_cut_so_that_time_stays_linear() -> None:
+    assert len(normal("a" + "\u0301\u0316" * 32_000)) <= 31
+    assert normal(("e" + "\u0301") * 1_000) == "é" * 1_000
+    assert normal("…" * 1_000 + "👩\u200d" * 1_000) == "…" * 1_000 + "👩\u200d" * 999 + "👩"
