@@ -1,11 +1,11 @@
 """What every grader shares: the wire data, the errors, and the one place where a grade is made.
 
-A grader is written as two functions. `expect(item)` reads what the item accepts and raises
-`ItemError` when the item is broken. `compare(sample, expected)` looks at the completion and returns
-an `Outcome`, or raises `OutputError` where the completion has nothing to look at; it has no way to
-blame the item. So a bad completion can never make a grade errored,
-and a bad item can never be counted as a wrong answer, even when both are bad. Only graders that run
-code may raise `Broken` while they compare.
+A grader is a `Judge`, written as two functions. `expect(item)` reads what the item accepts and
+raises `ItemError` when the item is broken. `compare(sample, expected)` looks at the completion and
+returns an `Outcome`, or raises `OutputError` where the completion has nothing to look at; it has no
+way to blame the item. So a bad completion can never make a grade errored, and a bad item can never
+be counted as a wrong answer, even when both are bad. Only graders that run code may raise `Broken`
+while they compare.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from verifiers.values import json_problem
 
@@ -38,7 +39,10 @@ ErrorKind = Literal["config", "item", "internal", "timeout", "sandbox"]
 """What broke: the configuration's own code, the item, the grader, its deadline, or the process or
 interpreter that it ran in."""
 
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+# Adding 0.0 makes -0.0, which is not below zero either, the zero that everybody expects.
+Share = Annotated[
+    float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(lambda share: share + 0.0)
+]
 
 
 class Status(StrEnum):
@@ -169,6 +173,17 @@ class Family:
     imports: tuple[str, ...] = ()
 
 
+Config = TypeVar("Config", bound=GraderConfig)
+Expected = TypeVar("Expected")
+
+
+def family(
+    config: type[Config], make: Callable[[Config], Grader], imports: tuple[str, ...] = ()
+) -> Family:
+    """Return the family of a grader that has no graders in it."""
+    return Family(config, lambda validated, _build: make(validated), imports)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What `compare` found: exactly right or not, the shaped score, and its parts."""
@@ -180,7 +195,41 @@ class Outcome:
 
 NOTHING_RIGHT = Outcome(passed=False, score=0.0)
 
-Expected = TypeVar("Expected")
+
+@dataclass(frozen=True)
+class Judge(ABC, Generic[Config, Expected]):
+    """A grader made of what an item expects and how a completion compares with that."""
+
+    config: Config
+
+    @abstractmethod
+    def expect(self, item: dict[str, Any]) -> Expected:
+        """Read what the item, a checked one, accepts; raises ItemError."""
+
+    @abstractmethod
+    def compare(self, sample: Sample, expected: Expected) -> Outcome:
+        """Look at a completion within the bounds of length; raises OutputError, or Broken."""
+
+    def answers(self, item: dict[str, Any], expected: Expected) -> Iterable[str]:
+        """Return texts that may be right, the plainest first; raises ItemError for a bad item."""
+        del item, expected
+        return ()
+
+    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
+        """Grade one completion. Never raises: what breaks on our side is an errored grade."""
+        return grade_with(self.expect, self.compare, sample, item)
+
+    def reference(self, item: dict[str, Any]) -> str | None:
+        """Return the first of the answers that passes, None where none does."""
+        try:
+            texts = self.answers(item, self.expect(checked_item(item)))
+        except ItemError:
+            return None  # The grade of any completion says what is wrong with the item.
+        return next((text for text in texts if passing(self, text, item) is not None), None)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the validated configuration with every default filled in."""
+        return self.config.model_dump(mode="json")
 
 
 def grade_with(

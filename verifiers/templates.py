@@ -21,7 +21,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import AfterValidator
 
 from verifiers.base import ItemError, OutputError, Sample
 from verifiers.calls import Shape, read_calls
@@ -130,12 +132,42 @@ def parse_path(text: str) -> Steps:
     return _steps(path)
 
 
-def item_value(item: dict[str, Any], path: Steps) -> Any:
+def item_value(item: dict[str, Any], path: Steps | str) -> Any:
     """Return the item's value at a path, null included; raises ItemError."""
     try:
-        return look_up(item, path)
+        return look_up(item, path.split(".") if isinstance(path, str) else path)
     except Missing as error:
         raise ItemError(f"the item has no field '{error}'") from error
+
+
+def _checked(text: str) -> str:
+    parse_template(text)
+    return text
+
+
+def _with_output(text: str) -> str:
+    if not parse_template(text).uses_output:
+        raise ValueError("the completion is not used: no sample.output_...")
+    return text
+
+
+def _without_output(text: str) -> str:
+    if parse_template(text).uses_output:
+        raise ValueError("has a place for the completion")
+    return text
+
+
+AnyTemplate = Annotated[str, AfterValidator(_checked)]
+"""A field of a configuration that is a template."""
+
+OutputTemplate = Annotated[str, AfterValidator(_with_output)]
+"""A template in which the completion has a place."""
+
+ItemTemplate = Annotated[str, AfterValidator(_without_output)]
+"""A template in which it has none."""
+
+ItemPath = Annotated[str, AfterValidator(lambda text: ".".join(parse_path(text)))]
+"""A field of a configuration that is a path into the item, kept in its bare form, with dots."""
 
 
 def _literal(text: str) -> str:
