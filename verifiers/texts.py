@@ -66,9 +66,9 @@ def normal(text: str) -> str:
     """Return a text in the form in which two that look the same are the same; for comparisons.
 
     Characters are composed (NFC), and those that nobody sees are dropped: zero-width spaces, marks
-    of direction, soft hyphens, variation selectors and the like. The zero-width joiner and non-joiner
-    stay between letters of scripts that write something else with them, Persian or Hindi for
-    example, and between the parts of an emoji; elsewhere they are dropped, too. Of more than 30
+    of direction, soft hyphens, variation selectors and the like. The zero-width joiner and
+    non-joiner stay between letters of scripts that write something else with them, Persian or Hindi
+    for example, and between the parts of an emoji; elsewhere they are dropped, too. Of more than 30
     combining marks on one letter the rest is dropped.
 
     Letters of two alphabets that look alike stay different, and so do compatibility forms, such as

@@ -55,6 +55,13 @@ def test_scores_outside_the_unit_interval_are_refused(score: float) -> None:
         Grade(status=Status.FAILED, score=0.0, subscores={"a": score}, seconds=0)
 
 
+def test_no_score_is_a_negative_zero() -> None:
+    outcome = Outcome(False, -0.0, {"a": -0.0})
+    grade = grade_with(nothing_expected, always(outcome), Sample(output_text=""), {})
+    assert "-0.0" not in grade.model_dump_json()
+    assert [str(grade.score), str(grade.subscores["a"])] == ["0.0", "0.0"]
+
+
 def test_wire_data_is_frozen() -> None:
     for value in (Sample(output_text=""), ToolCall(name="f", arguments={})):
         with pytest.raises(ValidationError):
