@@ -167,6 +167,11 @@ def head_rows(module: nn.Module, ids: mx.array) -> mx.array:
     )
 
 
+def fast_tokenizer(wrapper: TokenizerWrapper) -> Any:
+    """The Hugging Face tokenizer inside mlx-lm's wrapper."""
+    return wrapper._tokenizer
+
+
 def attention_windows(module: nn.Module) -> list[int | None]:
     """Per layer the number of tokens its attention looks back, None for all of them."""
     return [_window(cache) for cache in make_prompt_cache(module)]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from app.engine.grammar import Grammar
+
 _COLDEST = 1e-30  # lower temperatures are no fp32 numbers
 
 
@@ -23,6 +25,9 @@ class Sampling:
             nothing else in the batch.
         max_tokens: tokens generated at most, the end-of-text token included.
         stop: strings that end the text; they are not part of it.
+        grammar: what the text has to follow.
+        logprobs: alternatives reported beside each chosen token with its log-probability, 0 for
+            the chosen one alone; ``None`` = no log-probabilities.
     """
 
     temperature: float = 0.0
@@ -32,6 +37,8 @@ class Sampling:
     seed: int = 0
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         """Raises ``ValueError`` for what cannot be decoded with."""

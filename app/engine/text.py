@@ -14,6 +14,20 @@ _INCOMPLETE = "\ufffd"  # what a decoder shows for the first bytes of an unfinis
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """How likely the model found a token: at temperature 1, before truncation and grammar.
+
+    Attributes:
+        token, logprob: the chosen one.
+        top: the most likely tokens and theirs, best first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
 class Completion:
     """What one row produced.
 
@@ -24,6 +38,7 @@ class Completion:
         finish_reason: stop, length, cancelled or error.
         prompt_tokens: length of the prompt.
         error: why, when ``finish_reason`` is error.
+        logprobs: of each token, where the row asked for them.
     """
 
     text: str
@@ -31,6 +46,7 @@ class Completion:
     finish_reason: FinishReason
     prompt_tokens: int
     error: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 class RowText:

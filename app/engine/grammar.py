@@ -1,0 +1,165 @@
+"""Answers of a fixed form: which tokens may come next, so that a JSON schema or a grammar holds.
+
+`llguidance` compiles the grammar and keeps each row's place in it; per step it gives one bit per
+token.  A grammar is compiled once and shared; every row has a matcher of its own.  The masks of a
+batch go to the device packed and are applied to all rows at once (``app.engine.choice``).
+
+JSON is written compactly or with whitespace between its parts, but never more than
+``_WHITESPACE`` in one place: a small model that is allowed to would write blanks to the end.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import llguidance.hf
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from app.engine.schema import GrammarError, check_schema
+
+__all__ = ["Grammar", "GrammarError", "Grammars", "Matcher"]
+
+Mask = npt.NDArray[np.uint32]
+
+_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,16}"
+_MAX_LARK_CHARS = 64 << 10
+_KEPT = 64
+# The default limits of a step: some 20 ms at worst.  A state of the lexer takes about 2 kB.
+_LIMITS = LLParserLimits(max_lexer_states=20_000, max_grammar_size=50_000, verbose_errors=False)
+
+
+class Grammar:
+    """A compiled grammar: immutable, for any thread and any number of rows.
+
+    Equal to itself alone.
+    """
+
+    def __init__(self, start: LLMatcher) -> None:
+        self._start = start
+
+    def start(self) -> Matcher:
+        """A row's place at the beginning."""
+        return Matcher(self._start.deep_copy())
+
+
+class Matcher:
+    """One row's place in its grammar; for one thread at a time."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    @property
+    def finished(self) -> bool:
+        """Nothing but the end of the text may follow."""
+        return not self._matcher.is_error() and self._matcher.is_stopped()
+
+    def mask(self) -> Mask:
+        """The tokens that may come next, 32 to a word, the lowest bit first.
+
+        Raises ``GrammarError`` where none may, or where the matcher gives up.
+        """
+        words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)
+        self._check()
+        if not words.any():
+            raise GrammarError("the grammar allows no token here")
+        return words
+
+    def accept(self, token: int) -> None:
+        """Go on by a token; raises ``GrammarError`` where the grammar does not allow it."""
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarError(f"the grammar cannot be followed: {self._matcher.get_error()}")
+
+
+class Grammars:
+    """Compiles grammars for one tokenizer and keeps the last ones; for any thread.
+
+    Args:
+        tokenizer: the Hugging Face tokenizer of the model.
+        tokens: rows of the model's head; those beyond the tokenizer's vocabulary never come.
+        eos: ids that end a text.
+    """
+
+    def __init__(self, tokenizer: Any, tokens: int, eos: frozenset[int]) -> None:
+        self._source = tokenizer
+        self._tokens = tokens
+        self._eos = sorted(eos)
+        self._lock = threading.Lock()
+        self._loaded: LLTokenizer | None = None
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+
+    def json(self, schema: Mapping[str, Any] | None) -> Grammar:
+        """JSON that a schema allows; any JSON object for ``None``.
+
+        Raises ``GrammarError`` naming the keyword that is not supported and where it stands.
+        """
+        wanted = {"type": "object"} if schema is None else dict(schema)
+        check_schema(wanted)
+        key = json.dumps(wanted, separators=(",", ":"))
+        return self._compiled(
+            f"json {key}",
+            lambda: LLMatcher.grammar_from_json_schema(
+                key, overrides={"whitespace_pattern": _WHITESPACE, "lenient": False}
+            ),
+        )
+
+    def lark(self, text: str) -> Grammar:
+        """Text that a grammar in llguidance's dialect of Lark allows; raises ``GrammarError``."""
+        if len(text) > _MAX_LARK_CHARS:
+            raise GrammarError(f"the grammar has more than {_MAX_LARK_CHARS} characters")
+        return self._compiled(f"lark {text}", lambda: LLMatcher.grammar_from_lark(text))
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for; a special one's name."""
+        return self._tokenizer().decode_bytes([token])
+
+    def _compiled(self, key: str, source: Callable[[], str]) -> Grammar:
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None:
+                self._kept.move_to_end(key)
+                return known
+        grammar = self._compile(source())
+        with self._lock:
+            self._kept[key] = grammar
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return grammar
+
+    def _compile(self, source: str) -> Grammar:
+        tokenizer = self._tokenizer()
+        failed, messages = LLMatcher.validate_grammar_with_warnings(
+            source, tokenizer, limits=_LIMITS
+        )
+        if failed or messages:  # a warning says that something would not be enforced
+            raise GrammarError("; ".join(messages))
+        start = LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
+        grammar = Grammar(start)
+        grammar.start().mask()
+        return grammar
+
+    def _tokenizer(self) -> LLTokenizer:
+        """llguidance's view of the tokenizer: a second or two of work, done when first needed."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def _load(self) -> LLTokenizer:
+        try:
+            return llguidance.hf.from_tokenizer(
+                self._source, n_vocab=self._tokens, eos_token=self._eos
+            )
+        except ValueError as error:
+            raise GrammarError(
+                f"answers of a fixed form are not possible with this model's tokenizer: {error}"
+            ) from error
