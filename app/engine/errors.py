@@ -10,7 +10,27 @@ class EngineBusy(EngineError):
 
 
 class EngineStopped(EngineError):
-    """The engine is shutting down or has failed."""
+    """The engine is shutting down, or has failed for good."""
+
+
+class EngineFailed(EngineStopped):
+    """The engine has failed and could not be restarted: only a new start of the service helps."""
+
+
+class EngineRestarting(EngineError):
+    """The engine is being restarted, and what it was doing is lost.
+
+    Attributes:
+        retry_after_s: when it is worth trying again.
+    """
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class WorkDropped(EngineError):
+    """Background work was given up, to free the engine for something else."""
 
 
 class ContextOverflow(EngineError):

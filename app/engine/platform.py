@@ -148,6 +148,19 @@ def streams() -> list[Any]:
     return [mx.new_stream(mx.cpu) for _ in range(min(STATUS.cores, 8))]
 
 
+def return_memory() -> None:
+    """Give memory that is not in use back to the system: MLX's buffers, and the heap's free pages.
+
+    The heap keeps them otherwise (``_tune_allocator``); the next large buffers are slower for it.
+    """
+    import mlx.core as mx
+
+    mx.clear_cache()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
 def total_memory_bytes() -> int:
     """Memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -154,6 +154,10 @@ class Population:
             yield
         return self._runtime.relative_energies(total)
 
+    def release(self) -> None:
+        """Drop what is kept from one rollout to the next."""
+        self._trunk.clear()
+
     def _read(
         self,
         flat: FloatArray,

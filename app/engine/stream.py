@@ -6,10 +6,11 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from app.engine.batch import Tokens
+from app.engine.errors import EngineError, EngineRestarting
 from app.engine.sampling import Sampling
 from app.engine.text import Completion, RowText
 
@@ -40,25 +41,51 @@ class Stream:
         """Nobody waits for it any more."""
         return self._cancel.is_set()
 
+    @property
+    def over(self) -> bool:
+        """Whether there is a result."""
+        return self._future.done()
+
     def cancel(self) -> None:
         """Stop generating; the result keeps the text so far."""
         self._cancel.set()
 
     def emit(self, delta: str) -> None:
-        """Called by the engine thread with new text."""
-        if delta:
+        """Called by the engine thread with new text; dropped once the row is over."""
+        if delta and not self._future.done():
             self._put(delta)
 
     def finish(self, error: str | None = None) -> None:
-        """Called by the engine thread when the row is over."""
-        if self._future.done():
+        """Called by the engine thread when the row is over; the first call decides."""
+        try:
+            self._future.set_result(self.text.completion(len(self.prompt), error))
+        except InvalidStateError:
             return
-        self._future.set_result(self.text.completion(len(self.prompt), error))
         self._put(_END)
 
-    def result(self) -> Completion:
-        """Block until the row is over."""
-        return self._future.result()
+    def fail(self, reason: EngineError) -> None:
+        """The engine gives the row up, from whichever thread; a row that is over stays as it is."""
+        if not isinstance(reason, EngineRestarting):
+            self.finish(str(reason))
+            return
+        self.cancel()  # a thread that was cut off shall not go on with it
+        try:
+            self._future.set_exception(reason)
+        except InvalidStateError:
+            return
+        self._put(_END)
+
+    def when_over(self, call: Callable[[Stream], None]) -> None:
+        """Have ``call`` called once the row is over, from the thread that ends it."""
+        self._future.add_done_callback(lambda _: call(self))
+
+    def result(self, timeout_s: float | None = None) -> Completion:
+        """Block until the row is over.
+
+        Raises ``EngineRestarting`` for a row that was lost with the engine thread that ran it, and
+        ``TimeoutError``.
+        """
+        return self._future.result(timeout_s)
 
     def __iter__(self) -> Iterator[str]:
         while (delta := self._deltas.get()) is not _END:

@@ -72,6 +72,11 @@ class Trunk:
             self._held -= self._rows.popitem(last=False)[1].nbytes
         return before.hidden, found
 
+    def clear(self) -> None:
+        """Drop everything."""
+        self._rows.clear()
+        self._prefix, self._held = None, 0
+
     def _run(self, first: int, centre: FloatArray, prefix: _Prefix, row: Tokens) -> mx.array:
         """(S, hidden) states of one row; lazy."""
         runtime = self._runtime

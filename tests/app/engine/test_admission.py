@@ -16,10 +16,10 @@ from mlx.utils import tree_flatten
 
 from app.engine import admission, lanes
 from app.engine.admission import Admission
-from app.engine.errors import EngineStopped
 from app.engine.lanes import Lane
 from app.engine.sampling import Sampling
 from app.engine.text import Completion
+from app.engine.worker import Worker
 from tests.app.engine import rigs
 from tests.app.engine.library import GREEDY, Library, answers, started
 
@@ -38,7 +38,7 @@ class Watch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[str] = []
         self.joins: list[list[int]] = []
-        admit, read, decode = Lane.admit, Admission.step, Engine._decode
+        admit, read, decode = Lane.admit, Admission.step, Worker._decode
 
         def joined(lane: Lane, rows: Any) -> Any:
             self.joins.append(sorted(len(row.prompt) for row in rows))
@@ -48,13 +48,13 @@ class Watch:
             self.steps.append("read")
             return read(admission)
 
-        def decoding(engine: Engine) -> None:
+        def decoding(worker: Worker) -> None:
             self.steps.append("decode")
-            decode(engine)
+            decode(worker)
 
         monkeypatch.setattr(Lane, "admit", joined)
         monkeypatch.setattr(Admission, "step", reading)
-        monkeypatch.setattr(Engine, "_decode", decoding)
+        monkeypatch.setattr(Worker, "_decode", decoding)
 
 
 @pytest.fixture
@@ -100,13 +100,13 @@ def test_a_short_prompt_does_not_wait_for_the_end_of_long_ones(
 ) -> None:
     monkeypatch.setattr(lanes, "_PREFILL_TOKENS", 16)
     over: list[int] = []
-    settle = own._settle
+    settle = own._worker._settle
 
     def settled(streams: Any) -> None:
         over.extend(len(s.prompt) for s in streams if s.text.finish)
         settle(streams)
 
-    own._settle = settled  # type: ignore[method-assign]
+    own._worker._settle = settled  # type: ignore[method-assign]
     prompts = rigs.prompts_of([400, 380, 9, 390])
     with library.hold(own):
         streams = [own.submit(p, Sampling(max_tokens=2)) for p in prompts]
@@ -121,19 +121,19 @@ def test_rows_wait_while_those_in_flight_fill_the_budget_of_bytes(
     lengths = [20, 20, 20, 20, 20, 20]
     with started(folder_of("llama"), library) as free:
         expected = submitted(free, library, lengths)
-        lane_count = len(free._lanes)
-        each = (20 + GREEDY.max_tokens) * free._runtime.token_bytes
+        lane_count = len(free._worker._lanes)
+        each = (20 + GREEDY.max_tokens) * free._worker._runtime.token_bytes
     watch.joins.clear()
     with started(folder_of("llama"), library, batch_bytes=lane_count * rows * each) as tight:
         most = 0
-        settle = tight._settle
+        settle = tight._worker._settle
 
         def settled(streams: Any) -> None:
             nonlocal most
-            most = max(most, *(len(lane.rows) for lane in tight._lanes))
+            most = max(most, *(len(lane.rows) for lane in tight._worker._lanes))
             settle(streams)
 
-        tight._settle = settled  # type: ignore[method-assign]
+        tight._worker._settle = settled  # type: ignore[method-assign]
         assert submitted(tight, library, lengths) == expected
     assert most <= rows
     assert max(len(join) for join in watch.joins) <= rows
@@ -149,8 +149,8 @@ def test_a_row_larger_than_the_whole_budget_runs_alone(
 def test_the_size_of_a_token_is_that_of_its_keys_and_values(own: Engine) -> None:
     prompt = rigs.prompts_of([24])[0]
     answers(own, [prompt])
-    layers = own._prefixes.longest("", prompt)[1]
-    assert sum(k.nbytes + v.nbytes for k, v in layers) == 24 * own._runtime.token_bytes
+    layers = own._worker._prefixes.longest("", prompt)[1]
+    assert sum(k.nbytes + v.nbytes for k, v in layers) == 24 * own._worker._runtime.token_bytes
 
 
 def no_memory(*_: object) -> Any:
@@ -163,32 +163,16 @@ def test_a_decode_step_that_fails_ends_its_rows_and_the_engine_goes_on(
     prompts = rigs.prompts_of([13, 20])
     expected = answers(own, prompts, "a", None)
     with library.hold(own):
-        own._lanes[0].step = no_memory  # type: ignore[method-assign]
+        own._worker._lanes[0].step = no_memory  # type: ignore[method-assign]
         streams = [own.submit(p, GREEDY, e) for p, e in zip(prompts, ("a", None), strict=True)]
     for stream in streams:
         completion = stream.result()
         assert completion.finish_reason == "error"
         assert "no memory" in (completion.error or "")
-    del own._lanes[0].step
+    del own._worker._lanes[0].step
     assert own.health()["status"] == "ok"
     assert answers(own, prompts, "a", None) == expected
     assert "a decode step failed" in caplog.text
-
-
-def test_an_engine_that_fails_twice_in_a_row_tells_everybody_and_ends(
-    folder_of: Families, library: Library
-) -> None:
-    engine = Engine(folder_of("llama"), library)
-    engine.start()
-    for lane in engine._lanes:
-        lane.step = no_memory  # type: ignore[method-assign]
-    for _ in range(2):
-        [completion] = answers(engine, rigs.prompts_of([13]))
-        assert "no memory" in (completion.error or "")
-    with pytest.raises(EngineStopped):
-        engine.generate(None, rigs.prompts_of([5]), GREEDY)
-    assert engine.health()["status"] == "stopped"
-    engine.close()
 
 
 def test_an_evaluation_that_fails_fails_only_the_lane_it_is_of(

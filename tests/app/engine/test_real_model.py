@@ -59,7 +59,7 @@ def test_twenty_prompts_are_answered_as_by_stock_mlx_lm() -> None:
         prompts = [engine.encode([{"role": "user", "content": t}]) for t in texts[:COUNT]]
         streams = [engine.submit(p, Sampling(max_tokens=TOKENS)) for p in prompts]
         ours = [stream.result() for stream in streams]
-        eos = engine._runtime.eos
+        eos = engine._worker._runtime.eos
     finally:
         engine.close()
     assert "Paris" in ours[0].text

@@ -51,7 +51,7 @@ def test_a_batch_of_the_base_says_what_stock_mlx_lm_says(
     with started(folder_of(family), library) as engine:
         together = answers(engine, prompts)
         alone = [engine.submit(p, GREEDY).result() for p in prompts]
-        eos = engine._runtime.eos
+        eos = engine._worker._runtime.eos
     for prompt, one, many in zip(prompts, alone, together, strict=True):
         expected = stock_greedy(module, prompt, GREEDY.max_tokens, eos)
         for completion in (one, many):
@@ -75,14 +75,14 @@ def test_a_batch_of_experts_says_what_each_edited_model_says(
             return rigs.logits_of(module, tokens)
 
         for index in (i for i, n in enumerate(names) if n == name):
-            expected = rigs.greedy_of(logits, prompts[index], 6, engine._runtime.eos)
+            expected = rigs.greedy_of(logits, prompts[index], 6, engine._worker._runtime.eos)
             got = completions[index].tokens
             rigs.assert_same_tokens(got, expected, logits, prompts[index])
 
 
 def test_a_chat_is_encoded_by_the_models_template_and_answered_in_text(engine: Engine) -> None:
     prompt = engine.encode([{"role": "user", "content": "turn on the light"}])
-    text = engine._model.tokenizer.decode(list(prompt))
+    text = engine._worker._model.tokenizer.decode(list(prompt))
     assert text == "<|im_start|>user\nturn on the light<|im_end|>\n<|im_start|>assistant\n"
     stream = engine.submit(prompt, GREEDY)
     deltas = list(stream)
@@ -202,12 +202,12 @@ def test_an_expert_that_is_no_number_fails_its_row_alone(engine: Engine) -> None
 def test_a_prefill_that_breaks_fails_its_rows_and_the_engine_goes_on(own: Engine) -> None:
     prompt = rigs.prompts_of([13])[0]
     expected = own.submit(prompt, GREEDY).result()
-    for lane in own._lanes:
+    for lane in own._worker._lanes:
         lane._placed = no_memory  # type: ignore[method-assign]
     failed = own.submit(prompt, GREEDY, "a").result()
     assert failed.finish_reason == "error"
     assert "no memory" in (failed.error or "")
-    for lane in own._lanes:
+    for lane in own._worker._lanes:
         del lane._placed
     assert own.submit(prompt, GREEDY).result() == expected
     assert own.submit(prompt, GREEDY, "b").result().error is None  # its slot was given back

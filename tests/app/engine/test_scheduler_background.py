@@ -54,8 +54,8 @@ class Log:
         self.rollouts: list[Any] = []  # whose step each was
         self._engine = engine
         self.after_rollout_step: Callable[[int], None] = lambda number: None
-        self._decode, self._advance = engine._decode, engine._advance
-        engine._decode, engine._advance = self.decode, self.advance  # type: ignore[method-assign]
+        self._decode, self._advance = engine._worker._decode, engine._worker._advance
+        engine._worker._decode, engine._worker._advance = self.decode, self.advance  # type: ignore[method-assign]
 
     def decode(self) -> None:
         self.steps.append("user")
@@ -63,7 +63,7 @@ class Log:
 
     def advance(self) -> None:
         self.steps.append("rollout")
-        self.rollouts.append(self._engine._background[0])
+        self.rollouts.append(self._engine._worker.inbox.background[0])
         self._advance()
         self.after_rollout_step(len(self.rollouts))
 
@@ -113,7 +113,7 @@ def test_rollouts_take_turns_in_the_order_they_came(own: Engine, library: Librar
             threads.append(threading.Thread(target=work, args=(name, flat)))
             threads[-1].start()
             until(lambda: own.health()["background"] == len(threads))
-        many, one = own._background
+        many, one = own._worker.inbox.background
     for thread in threads:
         thread.join()
     first = log.rollouts.count(many)
@@ -139,13 +139,13 @@ def test_a_rollout_that_fails_fails_alone(engine: Engine, library: Library) -> N
 def test_serving_and_training_leave_every_byte_of_the_base_weights(
     own: Engine, library: Library
 ) -> None:
-    before = rigs.weight_bytes(own._model.module)
+    before = rigs.weight_bytes(own._worker._model.module)
     prompts = rigs.prompts_of([13, 20])
     flat = np.stack([library.flat["a"], library.flat["b"]])
     answers(own, prompts, "a", None)
     own.generate(flat, prompts, GREEDY)
     own.likelihood(flat, prompts, rigs.prompts_of([2, 5], seed=1), flat[0])
-    assert rigs.weight_bytes(own._model.module) == before
+    assert rigs.weight_bytes(own._worker._model.module) == before
 
 
 def test_closing_fails_what_runs_and_waits_and_refuses_what_comes(
@@ -218,7 +218,7 @@ def test_weights_that_do_not_fit_densely_stay_in_four_bits(
 ) -> None:
     prompts = rigs.prompts_of([3])
     with started(folder_of("llama"), library, memory_bytes=1) as engine:
-        assert "scales" in models.inner(engine._model.module).layers[0].mlp.up_proj.linear
+        assert "scales" in models.inner(engine._worker._model.module).layers[0].mlp.up_proj.linear
         completion = engine.submit(prompts[0], Sampling(max_tokens=1)).result()
         assert completion.error is None
         assert engine.basis_hash == library.basis.sha256
