@@ -1,0 +1,1 @@
+"""Measurements of speed: each prints a table and writes JSON."""
