@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from app.engine.batch import Batch, Runtime, Tokens, right_aligned
 from app.engine.cache import Layout
+from app.engine.choice import Choice, decide
 from app.engine.layers import Edits
-from app.engine.sampling import Sampling, choose
+from app.engine.sampling import Sampling
 from app.engine.text import Decode, RowText
 from app.engine.work import FloatArray, Pending, Work
 
@@ -26,12 +27,6 @@ class _Row:
     candidate: int
     prompt: int
     text: RowText
-    sampling: Sampling
-    error: str | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.error is not None or self.text.finish is not None
 
 
 class Generation:
@@ -58,7 +53,7 @@ class Generation:
         self._batch: Batch | None = None
         self._slots: list[list[_Row | None]] = []  # rows of the batch by group; None: filler
         self.rows = [
-            _Row(c, p, RowText(decode, sampling, runtime.eos), self._keyed(c, p))
+            _Row(c, p, RowText(decode, self._keyed(c, p), runtime.eos))
             for c in work.candidates
             for p in work.prompts
         ]
@@ -84,9 +79,9 @@ class Generation:
                 batch = self._start(flat, pad, capacity)
                 tokens = np.tile(self._tokens, (len(span), 1))
                 hidden = self._runtime.forward(batch, tokens)
-                chosen, finite = self._choose(hidden, rows)
-            yield [chosen, finite, *batch.tensors()]
-            self._take(rows, chosen, finite, span.start * per_group)
+                choice = self._choose(hidden, rows)
+            yield [*choice.arrays, *batch.tensors()]
+            self._take(rows, choice, span.start * per_group)
             parts.append(batch)
         groups: list[list[_Row | None]] = [
             list(self.rows[i : i + per_group]) for i in range(0, len(self.rows), per_group)
@@ -105,9 +100,9 @@ class Generation:
             with mx.stream(self._lane):
                 tokens = self._last[:, None]
                 hidden = self._runtime.forward(self._batch, tokens)
-                chosen, finite = self._choose(hidden, live)
-            yield [chosen, finite, *self._batch.tensors()]
-            self._take(live, chosen, finite, 0)
+                choice = self._choose(hidden, live)
+            yield [*choice.arrays, *self._batch.tensors()]
+            self._take(live, choice, 0)
             self._compact()
 
     def _start(self, flat: FloatArray | None, pad: npt.NDArray[np.int32], capacity: int) -> Batch:
@@ -122,26 +117,13 @@ class Generation:
         runtime.forward(shared, np.tile(self._prefix, (groups, 1)))
         return Batch.fresh(runtime, groups, pad, capacity, edits, shared.filled())
 
-    def _choose(self, hidden: mx.array, rows: Sequence[_Row | None]) -> tuple[mx.array, mx.array]:
+    def _choose(self, hidden: mx.array, rows: Sequence[_Row | None]) -> Choice:
         last = hidden[:, -1]
-        logits = self._runtime.logits(last)
-        filler = (Sampling(), 0)
-        plan = [(row.sampling, len(row.text.tokens)) if row else filler for row in rows]
-        chosen = choose(logits, plan)
-        return chosen, mx.isfinite(last).all(axis=-1)
+        return decide(last, self._runtime.logits(last), _texts(rows))
 
-    def _take(
-        self, rows: Sequence[_Row | None], chosen: mx.array, finite: mx.array, start: int
-    ) -> None:
-        tokens, sound = np.array(chosen).astype(np.int32), np.array(finite)
-        self._last[start : start + len(rows)] = tokens
-        for row, token, fine in zip(rows, tokens, sound, strict=True):
-            if row is None or row.done:
-                continue
-            if not fine:
-                row.error = "the model's hidden state is not finite"
-                continue
-            row.text.push(int(token))
+    def _take(self, rows: Sequence[_Row | None], choice: Choice, start: int) -> None:
+        self._last[start : start + len(rows)] = np.array(choice.tokens).astype(np.int32)
+        choice.hand_out(_texts(rows))
 
     def _compact(self) -> None:
         """Let finished rows leave once a quarter of the batch is finished.
@@ -150,7 +132,7 @@ class Generation:
         """
         assert self._batch is not None
         per_group = self._batch.layout.rows
-        alive = [[i for i, row in enumerate(g) if row and not row.done] for g in self._slots]
+        alive = [[i for i, row in enumerate(g) if row and not row.text.over] for g in self._slots]
         longest = max((len(a) for a in alive), default=0)
         if longest == 0:
             self._batch = None
@@ -175,6 +157,10 @@ class Generation:
             live = [row for group in self._slots for row in group if row]
             left = self._sampling.max_tokens - min(len(row.text.tokens) for row in live)
             self._batch = self._batch.keep(picks, edits, left)
+
+
+def _texts(rows: Sequence[_Row | None]) -> list[RowText | None]:
+    return [None if row is None else row.text for row in rows]
 
 
 def stacked(parts: Sequence[Batch], edits: Edits | None) -> Batch:

@@ -84,7 +84,7 @@ class Population:
             yield from together([s.decode_all() for s in shares])
             for piece in shares:
                 for row in piece.rows:
-                    done = row.text.completion(len(prompts[row.prompt]), row.error)
+                    done = row.text.completion(len(prompts[row.prompt]))
                     results[row.candidate][row.prompt] = done
         return [[c for c in line if c is not None] for line in results]
 

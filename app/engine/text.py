@@ -54,42 +54,64 @@ class RowText:
 
     Args:
         decode: token ids -> text, special tokens skipped.
-        sampling: limits and stop strings of the row.
+        sampling: limits, stop strings and grammar of the row.
         eos: ids of the end-of-text tokens.
+
+    Attributes:
+        matcher: the row's place in its grammar.
+        error: why the row cannot go on.
+        finish: why the text is complete; ``text`` is final then.
     """
 
     def __init__(self, decode: Decode, sampling: Sampling, eos: frozenset[int]) -> None:
         self._decode = decode
-        self._sampling = sampling
+        self.sampling = sampling
         self._eos = eos
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.matcher = sampling.grammar.start() if sampling.grammar else None
+        self.error: str | None = None
         self.finish: FinishReason | None = None
-        self.text = ""  # final once ``finish`` is set
+        self.text = ""
         self._anchor = 0  # tokens before it are decoded for good
         self._settled = ""  # their text
         self._sent = ""  # what ``push`` has returned so far
 
-    def push(self, token: int) -> str:
+    @property
+    def over(self) -> bool:
+        """The row needs no more tokens."""
+        return self.finish is not None or self.error is not None
+
+    def push(self, token: int, logprob: TokenLogprob | None = None) -> str:
         """Add a token; returns the text that is now certain to be part of the answer.
 
         Text that may be the start of a stop string, or of an unfinished character, is held back.
+        Raises ``GrammarError`` for a token that the row's grammar does not allow.
         """
         self.tokens.append(token)
+        if logprob is not None:
+            self.logprobs.append(logprob)
         if token in self._eos:
             return self._end(self._whole(self.tokens[:-1]), "stop")
+        if self.matcher is not None:
+            self.matcher.accept(token)
         text = self._whole(self.tokens)
         cut = self._first_stop(text)
         if cut is not None:
             return self._end(text[:cut], "stop")
-        if len(self.tokens) >= self._sampling.max_tokens:
+        if self.matcher is not None and self.matcher.finished:
+            return self._end(text, "stop")
+        if len(self.tokens) >= self.sampling.max_tokens:
             return self._end(text, "length")
         return self._release(text[: len(text) - self._held_back(text)])
 
     def completion(self, prompt_tokens: int, error: str | None = None) -> Completion:
         """The result; a row stopped from outside keeps the text it has handed out."""
+        error = self.error if error is None else error
         text = self._sent if self.finish is None else self.text
         reason = "error" if error is not None else self.finish or "cancelled"
-        return Completion(text, tuple(self.tokens), reason, prompt_tokens, error)
+        logprobs = None if self.sampling.logprobs is None else tuple(self.logprobs)
+        return Completion(text, tuple(self.tokens), reason, prompt_tokens, error, logprobs)
 
     def _whole(self, tokens: list[int]) -> str:
         """Text of all tokens, decoding only those after the anchor.
@@ -106,14 +128,14 @@ class RowText:
         return text
 
     def _first_stop(self, text: str) -> int | None:
-        found = [text.find(stop) for stop in self._sampling.stop]
+        found = [text.find(stop) for stop in self.sampling.stop]
         return min((at for at in found if at >= 0), default=None)
 
     def _held_back(self, text: str) -> int:
         """Characters at the end of ``text`` that may still change or turn into a stop string."""
         whole = text.rstrip(_INCOMPLETE)
         held = 0
-        for stop in self._sampling.stop:
+        for stop in self.sampling.stop:
             for size in range(min(len(stop) - 1, len(whole)), held, -1):
                 if whole.endswith(stop[:size]):
                     held = size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.sampling import Sampling, choose, truncate  # isort: skip
+from app.engine.sampling import Sampling, choose, stream_key, truncate  # isort: skip
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,8 @@ def kept(logits: Array, top_k: int, top_p: float, min_p: float) -> set[int]:
 
 
 def surviving(logits: Array, top_k: int, top_p: float, min_p: float) -> set[int]:
-    got = np.array(truncate(mx.array(logits), top_k, top_p, min_p))
+    sampling = Sampling(temperature=1, top_k=top_k, top_p=top_p, min_p=min_p)
+    [got] = np.array(truncate(mx.array(logits[None]), [sampling]))
     alive = {int(t) for t in np.flatnonzero(got > -np.inf)}
     for token in alive:
         assert got[token] == logits[token]
@@ -78,14 +79,18 @@ def test_truncation_of_anything_keeps_the_best_and_never_a_worse_one_before_a_be
 def test_top_k_of_nothing_or_of_the_whole_vocabulary_keeps_everything(top_k: int) -> None:
     logits = np.arange(5, dtype=np.float32)
     assert surviving(logits, top_k, 1.0, 0.0) == set(range(5))
-    [token] = choose(mx.array(logits[None]), [(Sampling(temperature=1, top_k=top_k), 0)]).tolist()
+    [token] = choose(mx.array(logits[None]), [keyed(Sampling(temperature=1, top_k=top_k))]).tolist()
     assert 0 <= token < 5
+
+
+def keyed(sampling: Sampling, count: int = 0) -> tuple[Sampling, int]:
+    return sampling, stream_key(sampling, count)
 
 
 def draws(logits: Array, sampling: Sampling, count: int) -> list[int]:
     """``count`` tokens of one row, as it draws them one after another."""
     batch = mx.array(np.tile(logits, (count, 1)))
-    tokens: list[int] = choose(batch, [(sampling, step) for step in range(count)]).tolist()
+    tokens: list[int] = choose(batch, [keyed(sampling, step) for step in range(count)]).tolist()
     return tokens
 
 
@@ -113,7 +118,7 @@ def test_truncated_draws_have_the_frequencies_of_what_is_left() -> None:
 
 def test_rows_of_different_seeds_have_the_frequencies_too() -> None:
     logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
-    rows = [(Sampling(temperature=1, seed=seed), 0) for seed in range(1000)]
+    rows = [keyed(Sampling(temperature=1, seed=seed)) for seed in range(1000)]
     tokens = choose(mx.array(np.tile(logits, (1000, 1))), rows).tolist()
     assert chi_square(tokens, np.array([0.5, 0.3, 0.2])) < 13.8
 
@@ -122,7 +127,12 @@ def test_a_rows_draws_depend_on_its_seed_and_its_count_alone() -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 1, (6, 50)).astype(np.float32)
     warm = Sampling(temperature=1, seed=11)
-    rows = [(warm, 4), (Sampling(), 0), (warm, 5), (Sampling(temperature=2, seed=1), 4)]
+    rows = [
+        keyed(warm, 4),
+        (Sampling(), 0),
+        keyed(warm, 5),
+        keyed(Sampling(temperature=2, seed=1), 4),
+    ]
     together = choose(mx.array(logits[[0, 1, 0, 2]]), rows).tolist()
     alone = [
         choose(mx.array(logits[i][None]), [row]).item()
@@ -141,20 +151,20 @@ def test_greedy_and_the_coldest_draws_take_the_best(values: list[float]) -> None
     for temperature in (0.0, 1e-12, 1e-38, 5e-324):
         for top_p in (1.0, 0.0):
             sampling = Sampling(temperature=temperature, top_p=top_p, seed=2)
-            assert choose(logits, [(sampling, 0)]).item() == best
+            assert choose(logits, [keyed(sampling)]).item() == best
 
 
 def test_seeds_of_any_size_are_taken() -> None:
     logits = mx.zeros((1, 50))
     big = [
-        choose(logits, [(Sampling(temperature=1, seed=s), 0)]).item() for s in (2**64 - 1, 2**90)
+        choose(logits, [keyed(Sampling(temperature=1, seed=s))]).item() for s in (2**64 - 1, 2**90)
     ]
     assert all(0 <= token < 50 for token in big)
 
 
 def test_half_precision_logits_are_drawn_from_in_full() -> None:
     logits = mx.array([[0.0, 1.0, 2.0]]).astype(mx.float16)
-    assert choose(logits, [(Sampling(temperature=0.01, seed=0), 0)]).item() == 2
+    assert choose(logits, [keyed(Sampling(temperature=0.01, seed=0))]).item() == 2
 
 
 @pytest.mark.parametrize(
