@@ -1,22 +1,26 @@
 """`numeric`: the number in a completion, with its unit, against the item's number.
 
 The number is the last one of the text, or the text itself. `verifiers.quantities` says how numbers
-are written and which are not read, `verifiers.units` which units are known.
+are written, `verifiers.surroundings` which are not read as they are a part of something else, and
+`verifiers.units` which units are known.
 
 The item's number is a JSON number or text such as "2.5 km"; `unit` names the unit where the item
-gives none. Where there is a unit, one of the same dimension is converted, one of another dimension
-or an unknown compound is wrong, and a number without one counts in the wanted unit unless
+gives none. Where there is a unit, one of the same dimension is converted, and one of another
+dimension or a word that is no known unit is wrong ("5 parsecs", "5 apples"). A number with none, or
+with a word that only goes on with the sentence ("5 in total"), counts in the wanted unit unless
 `unit_required`; "degrees" are degrees of the wanted temperature. Without a wanted unit, what
-follows the number is not looked at.
+follows the number is not looked at, but "1 h 30 min" is then no one number.
 
 A number is right when it differs by no more than the larger of `absolute`, in the wanted unit, and
 `relative` times the wanted number. All of it is reckoned in exact fractions.
 
-Score = 1 if right, else `parseable_weight` if a number could be read, else 0.
+Score = 1 if right, else `parseable_weight` if a number could be read, else 0; sub-scores
+`parseable`, a number could be read, and `value`, it is right.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
@@ -24,21 +28,17 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from verifiers.base import (
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
     GraderConfig,
     GraderConfigError,
     ItemError,
+    Judge,
     Outcome,
     Sample,
-    checked_item,
-    grade_with,
-    passing,
+    family,
 )
 from verifiers.quantities import Quantity, Style, Unreadable, last_quantity, whole_quantity
-from verifiers.templates import item_value, parse_path
+from verifiers.templates import ItemPath, item_value
+from verifiers.texts import normal
 from verifiers.units import DEGREE, PERCENT, TEMPERATURE, Unit, convert, unit_named
 from verifiers.values import exact
 
@@ -47,7 +47,7 @@ class NumericConfig(GraderConfig):
     """Configuration of `numeric`."""
 
     type: Literal["numeric"]
-    reference: str = Field(
+    reference: ItemPath = Field(
         default="answer", description="Path of the number in the item; {{item.x}} too."
     )
     find: Literal["last", "whole"] = Field(
@@ -65,11 +65,6 @@ class NumericConfig(GraderConfig):
     )
     parseable_weight: float = Field(default=0.1, ge=0, lt=1)
 
-    @field_validator("reference")
-    @classmethod
-    def _is_path(cls, text: str) -> str:
-        return ".".join(parse_path(text))
-
     @field_validator("unit")
     @classmethod
     def _is_unit(cls, text: str | None) -> str | None:
@@ -77,45 +72,28 @@ class NumericConfig(GraderConfig):
 
 
 @dataclass(frozen=True)
-class Numeric:
+class Numeric(Judge[NumericConfig, Quantity]):
     """Compares quantities."""
 
-    config: NumericConfig
-
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by sub-scores `parseable`, a number could be read, and `value`, it is right."""
-        return grade_with(self._expect, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the item's number as it is written there, with its unit."""
-        try:
-            wanted = self._expect(checked_item(item))
-        except ItemError:
-            return None  # The grade of any completion says what is wrong with the item.
-        value = item_value(item, self._path)
+    def answers(self, item: dict[str, Any], expected: Quantity) -> Iterator[str]:
+        """The item's number as it is written there, with its unit and without."""
+        value = item_value(item, self.config.reference)
         if isinstance(value, str):
             text = value.strip()
         else:
             text = str(Decimal(repr(value))).replace(".", self.config.decimal)
-        bare = [text] if wanted.unit is None else [f"{text} {wanted.unit.symbol}", text]
-        return next((one for one in bare if passing(self, one, item) is not None), None)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    @property
-    def _path(self) -> tuple[str, ...]:
-        return tuple(self.config.reference.split("."))
+        if expected.unit is not None:
+            yield f"{text} {expected.unit.symbol}"
+        yield text
 
     @property
     def _style(self) -> Style:
         return Style(self.config.decimal, self.config.percent)
 
-    def _expect(self, item: dict[str, Any]) -> Quantity:
-        value = item_value(item, self._path)
+    def expect(self, item: dict[str, Any]) -> Quantity:
+        """The item's number, in the configured unit if it has none of its own."""
         place = self.config.reference
-        wanted = self._item_quantity(value, place)
+        wanted = self._item_quantity(item_value(item, place), place)
         if wanted.unit is None and self.config.unit is not None:
             wanted = Quantity(wanted.value, unit_named(self.config.unit))
         if wanted.unit is None and self.config.unit_required:
@@ -125,25 +103,28 @@ class Numeric:
     def _item_quantity(self, value: Any, place: str) -> Quantity:
         if isinstance(value, str):
             try:
-                return whole_quantity(value, self._style)
+                return whole_quantity(normal(value), self._style)
             except Unreadable as error:
                 raise ItemError(f"the item's field '{place}' is not a number: {error}") from error
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ItemError(f"the item's field '{place}' is not a number")
         return Quantity(exact(value), None)
 
-    def _compare(self, sample: Sample, wanted: Quantity) -> Outcome:
+    def compare(self, sample: Sample, expected: Quantity) -> Outcome:
+        """Read the completion's number and compare."""
         read = whole_quantity if self.config.find == "whole" else last_quantity
         try:
-            found = read(sample.output_text, self._style)
+            found = read(normal(sample.output_text), self._style)
         except Unreadable:
             return Outcome(False, 0.0, {"parseable": 0.0, "value": 0.0})
-        right = self._is_right(found, wanted)
+        right = self._is_right(found, expected)
         score = 1.0 if right else self.config.parseable_weight
         return Outcome(right, score, {"parseable": 1.0, "value": float(right)})
 
     def _is_right(self, found: Quantity, wanted: Quantity) -> bool:
         value = found.value
+        if wanted.unit is None and found.parts > 1:
+            return False
         if wanted.unit is not None:
             unit = self._unit(found.unit, wanted.unit)
             if unit is None or unit.dimension != wanted.unit.dimension:
@@ -161,10 +142,10 @@ class Numeric:
         return wanted if found is DEGREE and wanted.dimension == TEMPERATURE else found
 
 
-def _make(config: NumericConfig, _build: BuildNested) -> Grader:
+def _make(config: NumericConfig) -> Numeric:
     if config.percent == "share" and config.unit == PERCENT.symbol:
         raise GraderConfigError("unit", "is none where 25 % is 0.25")
     return Numeric(config)
 
 
-NUMERIC = Family(NumericConfig, _make)
+NUMERIC = family(NumericConfig, _make)

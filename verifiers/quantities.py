@@ -1,12 +1,15 @@
 """Numbers with their units in prose: the last one of a text, or a text that is one.
 
-A number is written in ASCII digits: `-1,234.5`, `1.2e-3`, `3 × 10^8`, `3/4`, `1 1/2`, `2 million`.
-The minus sign U+2212 is a minus. Thousands are separated by the mark that is not the decimal one,
-by an apostrophe or by a no-break space, in groups of three; a plain space separates numbers.
+A number is written in ASCII digits: `-1,234.5`, `1.2e-3`, `3 × 10^8`, `3/4`, `1 1/2`, `2 million`,
+`5 hundred`, `2 dozen`, `1.5bn`, `5k`, `2 and a half`. The minus sign U+2212 is a minus, and so are
+the words minus and negative. Thousands are separated by the mark that is not the decimal one, by an
+apostrophe or by a space, in groups of three. Quantities in a row of the same dimension, each in a
+smaller unit than the one before, are one: `1 h 30 min`, `5 feet and 3 inches`.
 
 What looks like a number but cannot be read for certain is unreadable, never guessed: digits of
-other scripts, groups that are not of three, a dash that may be a minus, an exponent or a root, a
-date. A number that is a part of a name, such as `B2`, is none.
+other scripts, groups that are not of three, numbers side by side, and all that
+`verifiers.surroundings` says. A number that is a part of a name, such as `B2`, is none; one that
+goes on in letters that are no unit, such as `5x`, is unreadable.
 """
 
 from __future__ import annotations
@@ -17,26 +20,40 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from verifiers.units import PERCENT, Unit, find_unit
+from verifiers.surroundings import MINUS, Unreadable, is_letter, minus_before, refuse_after
+from verifiers.units import PERCENT, UNKNOWN, Unit, find_unit
 from verifiers.values import MAX_DIGITS
+
+__all__ = ["Quantity", "Style", "Unreadable", "last_quantity", "whole_quantity"]
 
 MAX_EXPONENT = 400
 MAX_LOOKED_AT = 100
 """So many numbers that are parts of names may come after the last one that is not."""
 
+MAX_PARTS = 4
+"""So many quantities can be one: days, hours, minutes, seconds."""
 
-_MINUS = "-\u2212"
-_OTHER_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\ufe58\ufe63\uff0d"
-_UNCERTAIN_BEFORE = "^√±/" + _OTHER_DASHES
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_CURRENCIES = "$€£¥"
+_SCALES = {
+    **{"dozen": 12, "hundred": 100, "thousand": 10**3, "lakh": 10**5, "million": 10**6},
+    **{"crore": 10**7, "billion": 10**9, "bn": 10**9, "trillion": 10**12},
+}
+_TOUCHING = {"k": 10**3, "bn": 10**9}
+_OF_MONEY = {"K": 10**3, "m": 10**6, "M": 10**6, "b": 10**9, "B": 10**9, **_TOUCHING}
+_PARTS = {"half": Fraction(1, 2), "third": Fraction(1, 3), "quarter": Fraction(1, 4)}
 
 _SCALE = re.compile(rf"\s(?i:({'|'.join(_SCALES)}))s?(?!\w)")
+_TOUCHING_SCALE = re.compile(r"(k|bn)(?!\w)")
+_MONEY_SCALE = re.compile(r"(k|K|bn|[mMbB])(?!\w)")
+_AND_PART = re.compile(rf"\s+and\s+(?:a|one)\s+({'|'.join(_PARTS)})(?!\w)")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)(?!\w)")
-_CURRENCY = re.compile(r"\s?[$€£¥]")
+_CURRENCY = re.compile(rf"\s?[{_CURRENCIES}]")
 _OTHER_DIGIT = re.compile(r"[^\D0-9]")
-# Digits that go on after a mark of LaTeX or a space that is no separator here.
-_CUT_GROUP = re.compile(r"[0-9](?:\\[,;:! ]|\{,\})$")
-_ZERO_GROUP = re.compile(r"[0-9]\s0[0-9]{2}")
+# What ends bold text, code or a formula; and what stands before a unit in a formula.
+_CLOSING = re.compile(
+    r"[*_`}$]*(?:\\[)\]])?(?:~|\\[,;:! ])*(?:\s?\\(?:text|mathrm|textrm|mbox)\{)?"
+)
+_JOIN = re.compile(r"(?:\s?,)?(?:\s+and)?\s*")
 
 
 @dataclass(frozen=True)
@@ -49,25 +66,24 @@ class Style:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number, and the unit that follows it if that is known."""
+    """A number, and the unit that follows it; `parts` quantities were added up to it."""
 
     value: Fraction
     unit: Unit | None
-
-
-class Unreadable(ValueError):
-    """There is no number, or none that can be read for certain."""
+    parts: int = 1
 
 
 def _token(decimal: str) -> re.Pattern[str]:
     group = "," if decimal == "." else "."
     mark = re.escape(decimal)
+    spaces = r"\ \xa0\u202f"
     return re.compile(
-        rf"(?P<sign>[{_MINUS}+])?(?:[$€£¥]\s?)?"
-        r"(?:(?:(?P<whole>[0-9]+)\ )?(?P<top>[0-9]+)/(?P<bottom>[0-9]+)(?![0-9./])"
-        rf"|(?P<run>(?:(?<![0-9{mark}]){mark})?[0-9](?:[0-9]|[{mark}{group}'\xa0\u202f](?=[0-9]))*)"
-        rf"(?:[eE](?P<exponent>[{_MINUS}+]?[0-9]+)"
-        rf"|\s?(?:[x×·*]|\\times|\\cdot)\s?10(?:\^|\*\*)[{{(]?(?P<power>[{_MINUS}+]?[0-9]+)[}})]?)?)"
+        rf"(?P<sign>[{MINUS}+]|(?<![^\W_])(?i:minus|negative)\s)?(?:[{_CURRENCIES}]\s?)?"
+        r"(?:(?:(?P<whole>[0-9]+)\ )?(?P<top>[0-9]+)\s?/\s?(?P<bottom>[0-9]+)(?!\s?/|[0-9.])"
+        rf"|(?P<run>(?:(?<![0-9{mark}]){mark})?[0-9](?:[0-9]|[{mark}{group}'](?=[0-9])"
+        rf"|[{spaces}](?=[0-9]{{3}}(?![0-9])))*)"
+        rf"(?:[eE](?P<exponent>[{MINUS}+]?[0-9]+)"
+        rf"|\s?(?:[x×·*]|\\times|\\cdot)\s?10(?:\^|\*\*)[{{(]?(?P<power>[{MINUS}+]?[0-9]+)[}})]?)?)"
     )
 
 
@@ -80,70 +96,129 @@ def whole_quantity(text: str, style: Style) -> Quantity:
     match = _TOKENS[style.decimal].match(text)
     if match is None:
         raise Unreadable("no number")
-    quantity, end = _read(text, match, style)
+    quantity, end = _read_row(text, match, style)
     currency = _CURRENCY.match(text, end)
-    if (currency.end() if currency else end) != len(text):
-        raise Unreadable("more than a number")
+    if (currency.end() if currency else end) != len(text) or quantity.unit is UNKNOWN:
+        raise Unreadable("more than a number with a known unit")
     return quantity
 
 
 def last_quantity(text: str, style: Style) -> Quantity:
     """Read the last quantity of a text; raises Unreadable if there is none or it is not certain."""
     latest = deque(_TOKENS[style.decimal].finditer(text), MAX_LOOKED_AT)
-    last = next((one for one in reversed(latest) if not _is_part_of_name(text, one)), None)
-    if last is None or _OTHER_DIGIT.search(text, last.end()):
+    tokens = [one for one in latest if not _is_part_of_name(text, one)]
+    if not tokens or _OTHER_DIGIT.search(text, tokens[-1].end()):
         raise Unreadable("no number in ASCII digits")
-    return _read(text, last, style)[0]
+    first = _row_start(text, tokens[-MAX_PARTS:], style)
+    quantity, end = _read_row(text, first, style)
+    refuse_after(text, first.start(), end)
+    return quantity
+
+
+def _row_start(text: str, tokens: list[re.Match[str]], style: Style) -> re.Match[str]:
+    """The first of the numbers that make one quantity with the last one; raises Unreadable."""
+    last = tokens[-1]
+    for first in tokens[:-1]:
+        try:
+            quantity, end = _read_row(text, first, style)
+        except Unreadable:
+            continue  # It begins nothing that the last number could be a part of.
+        if end > last.start():
+            return first
+        if quantity.unit is not None and text[end : last.start()].isspace():
+            raise Unreadable("quantities side by side")
+    return last
 
 
 def _is_part_of_name(text: str, match: re.Match[str]) -> bool:
-    """Whether letters touch the number that are neither a unit nor the end of an ordinal."""
-    if _is_letter(text[match.start() - 1 : match.start()]):
-        return True
-    if not _is_letter(text[match.end() : match.end() + 1]):
-        return False
-    return find_unit(text, match.end())[0] is None and not _ORDINAL.match(text, match.end())
+    """Whether a letter stands before the number, as in `B2` or `COVID-19`."""
+    before = text[max(0, match.start() - 2) : match.start()]
+    is_variable = match["sign"] and not is_letter(before[:1]) and before[-1:].islower()
+    return is_letter(before[-1:]) and not is_variable
 
 
-def _is_letter(char: str) -> bool:
-    """Whether a character goes on with a word; scripts without case have no spaces to tell by."""
-    return char == "_" or char.lower() != char.upper()
+def _read_row(text: str, match: re.Match[str], style: Style) -> tuple[Quantity, int]:
+    """Read a quantity and those in smaller units that go on with it; returns where that ends."""
+    quantity, end = _read(text, match, style, first=True)
+    smallest = quantity.unit
+    while quantity.parts < MAX_PARTS and smallest is not None and smallest is not UNKNOWN:
+        join = _JOIN.match(text, end)
+        following = join and _TOKENS[style.decimal].match(text, join.end())
+        if not following or following["sign"]:
+            break
+        more, more_end = _read(text, following, style, first=False)
+        if more.unit is None or not _goes_on(more.unit, smallest):
+            break
+        if more.value * more.unit.factor >= smallest.factor:
+            break
+        value = quantity.value * smallest.factor / more.unit.factor
+        value += more.value if quantity.value >= 0 else -more.value
+        quantity, end = Quantity(value, more.unit, quantity.parts + 1), more_end
+        smallest = more.unit
+    return quantity, end
 
 
-def _read(text: str, match: re.Match[str], style: Style) -> tuple[Quantity, int]:
-    """Read a token and the unit after it; returns where that ends."""
-    negative = _is_negative(text, match)
+def _goes_on(unit: Unit, larger: Unit) -> bool:
+    return (
+        unit.dimension == larger.dimension and 0 < unit.factor < larger.factor and not unit.offset
+    )
+
+
+def _read(text: str, match: re.Match[str], style: Style, first: bool) -> tuple[Quantity, int]:
+    """Read a number and the unit after it; returns where that ends."""
+    sign = match["sign"] or ""
+    negative = sign not in ("", "+")
+    if first:
+        negative |= minus_before(text, match.start(), bool(sign))
     value = _fraction(match) if match["top"] else _decimal(match, style)
     end = match.end()
     if text[end : end + 2].lstrip()[:1].isnumeric() and not text[end : end + 2].isascii():
         raise Unreadable("goes on in another script")
-    scale = _SCALE.match(text, end)
-    if scale is not None:
-        value *= _SCALES[scale[1].lower()]
-        end = scale.end()
-    unit, end = find_unit(text, end)
+    value, end = _scaled(text, match, value)
+    unit, end = _unit(text, match, end)
     if unit is PERCENT and style.percent == "share":
         value, unit = value / 100, None
     return Quantity(-value if negative else value, unit), end
 
 
-def _is_negative(text: str, match: re.Match[str]) -> bool:
-    """Whether the sign is a minus, not a hyphen; raises Unreadable where that is not certain."""
-    before = text[max(0, match.start() - 4) : match.start()]
-    last = before[-1:]
-    if match["sign"]:
-        if last and last in _MINUS + _OTHER_DASHES:
-            raise Unreadable("more than one dash")
-        joins = last.isnumeric() or (last != "" and last in ")]}")
-        return match["sign"] in _MINUS and not joins
-    if last.isnumeric() or before.endswith("}{"):
-        raise Unreadable("a part of something else")
-    if _CUT_GROUP.search(before) or _ZERO_GROUP.fullmatch(before[-2:] + match[0]):
-        raise Unreadable("digits that go on")
-    in_range = last != "" and last in _OTHER_DASHES and before[-2:-1].isnumeric()
-    if last and last in _UNCERTAIN_BEFORE and not in_range:
-        raise Unreadable("not a plain number")
-    return False
+def _scaled(text: str, match: re.Match[str], value: Fraction) -> tuple[Fraction, int]:
+    """Apply the words after a number that multiply it or add a part; returns where they end."""
+    end = match.end()
+    is_money = any(one in match[0] for one in _CURRENCIES)
+    touching = (_MONEY_SCALE if is_money else _TOUCHING_SCALE).match(text, end)
+    if touching is not None:
+        value, end = value * (_OF_MONEY if is_money else _TOUCHING)[touching[1]], touching.end()
+    part = _AND_PART.match(text, end)
+    if part is not None:
+        value, end = value + _PARTS[part[1]], part.end()
+    while (scale := _SCALE.match(text, end)) is not None:
+        value, end = value * _SCALES[scale[1].lower()], scale.end()
+    return value, end
+
+
+def _unit(text: str, match: re.Match[str], end: int) -> tuple[Unit | None, int]:
+    """Read the unit after a number; raises Unreadable where the number goes on in letters."""
+    if _ORDINAL.match(text, end):
+        return None, end
+    closing = _CLOSING.match(text, end)
+    start = closing.end() if closing else end
+    unit, unit_end = find_unit(text, start)
+    if unit is not None and unit is not UNKNOWN:
+        return unit, unit_end
+    if end == start and is_letter(text[end : end + 1]):
+        raise Unreadable("goes on in letters")
+    return UNKNOWN if unit is UNKNOWN or _is_money(text, match, end) else None, end
+
+
+def _is_money(text: str, match: re.Match[str], end: int) -> bool:
+    """Whether a currency belongs to the number; two dollar signs on a line enclose a formula."""
+    signs = match[0] + text[end : end + 2].strip()[:1]
+    if any(one in signs for one in "€£¥"):
+        return True
+    begin = text.rfind("\n", 0, match.start()) + 1
+    line_end = text.find("\n", end)
+    line = text[begin : len(text) if line_end < 0 else line_end]
+    return "$" in signs and line.count("$") == 1
 
 
 def _fraction(match: re.Match[str]) -> Fraction:

@@ -1,11 +1,16 @@
 """Units of measure, as many as questions at home and at school use, and their conversion.
 
-Symbols are case-sensitive, since `mW` and `MW` differ; words are not, and may have a plural s.
+Symbols are case-sensitive, since `mW` and `MW` differ, as `Mb` and `MB` do; words are not, and may
+have a plural s. Names of several words are joined by a space or a hyphen. Areas and volumes are
+made of the lengths (`square feet`, `sq ft`, `ft²`), and a ratio of any two units that are not
+temperatures or percentages is a unit, too (`km/min`, `litres per day`). A product of units is one
+only where it has a name here, as `kilowatt hours` have.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -23,66 +28,63 @@ class Unit:
 PERCENT = Unit("%", "percent", Fraction(1))
 DEGREE = Unit("°", "angle", Fraction(1))
 UNKNOWN = Unit("?", "unknown", Fraction(1))
-"""What stands for a unit made of known ones that is not in the table itself, such as `km/min`."""
+"""What stands for a unit that is not in the table, and for other words where a unit could be."""
 
 TEMPERATURE = "temperature"
+SPEED = "length/time"
 
-# dimension: factor, symbols (the first names the unit), words
+# dimension: factor, symbols (the first names the unit), words ("_" is a space)
 _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
     "length": (
         ("1e-9", "nm", "nanometre nanometer"),
         ("1e-6", "µm μm um", "micrometre micrometer micron"),
-        ("1e-3", "mm", "millimetre millimeter"),
-        ("1e-2", "cm", "centimetre centimeter"),
+        ("1e-3", "mm mms", "millimetre millimeter"),
+        ("1e-2", "cm cms", "centimetre centimeter"),
         ("1e-1", "dm", "decimetre decimeter"),
         ("1", "m", "metre meter"),
-        ("1e3", "km", "kilometre kilometer"),
+        ("1e3", "km kms", "kilometre kilometer"),
         ("0.0254", "in", "inch inches"),
         ("0.3048", "ft", "foot feet"),
-        ("0.9144", "yd", "yard"),
+        ("0.9144", "yd yds", "yard"),
         ("1609.344", "mi", "mile"),
+        ("1852", "nmi", "nautical_mile"),
+        ("9460730472580800", "ly", "light_year lightyear"),
     ),
-    "area": (
-        ("1e-4", "cm² cm^2 cm2", ""),
-        ("1", "m² m^2 m2 sqm", ""),
-        ("1e4", "ha", "hectare"),
-        ("1e6", "km² km^2 km2", ""),
-    ),
+    "area": (("1e4", "ha", "hectare"), ("4046.8564224", "ac", "acre")),
     "volume": (
-        ("1e-6", "ml mL cm³ cm^3 cm3", "millilitre milliliter"),
+        ("1e-6", "ml mL mls", "millilitre milliliter"),
         ("1e-5", "cl cL", "centilitre centiliter"),
         ("1e-4", "dl dL", "decilitre deciliter"),
         ("1e-3", "l L", "litre liter"),
-        ("1", "m³ m^3 m3", ""),
     ),
     "mass": (
         ("1e-6", "mg", "milligram"),
         ("1e-3", "g", "gram"),
-        ("1", "kg", "kilogram kilo"),
-        ("1e3", "t", "tonne"),
+        ("1", "kg kgs", "kilogram kilo"),
+        ("1e3", "t", "tonne metric_ton"),
         ("0.45359237", "lb lbs", "pound"),
         ("0.028349523125", "oz", "ounce"),
     ),
     "time": (
         ("1e-3", "ms", "millisecond"),
-        ("1", "s sec", "second secs"),
-        ("60", "min", "minute mins"),
-        ("3600", "h hr", "hour hrs"),
+        ("1", "s sec secs", "second"),
+        ("60", "min mins", "minute"),
+        ("3600", "h hr hrs", "hour"),
         ("86400", "d", "day"),
-        ("604800", "wk", "week"),
+        ("604800", "wk wks", "week"),
     ),
-    "speed": (
-        ("1", "m/s", ""),
-        ("5/18", "km/h kmh kph", ""),
+    SPEED: (
+        ("5/18", "kmh kph", ""),
         ("0.44704", "mph", ""),
+        ("463/900", "kn kt kts", "knot"),
     ),
     "energy": (
         ("1", "J", "joule"),
         ("1e3", "kJ", "kilojoule"),
         ("1e6", "MJ", "megajoule"),
-        ("3600", "Wh", ""),
-        ("3.6e6", "kWh", ""),
-        ("3.6e9", "MWh", ""),
+        ("3600", "Wh W·h W_h", "watt_hour watthour"),
+        ("3.6e6", "kWh kW·h kW_h", "kilowatt_hour kilowatthour"),
+        ("3.6e9", "MWh MW·h MW_h", "megawatt_hour megawatthour"),
         ("4.184", "cal", "calorie"),
         ("4184", "kcal", "kilocalorie"),
     ),
@@ -102,81 +104,176 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "pressure": (
         ("1", "Pa", "pascal"),
-        ("100", "hPa mbar", "millibar"),
-        ("1e3", "kPa", ""),
+        ("100", "hPa mbar", "hectopascal millibar"),
+        ("1e3", "kPa", "kilopascal"),
         ("1e5", "bar", ""),
     ),
     "data": (
+        ("1/8", "bit", "bit"),
+        ("125", "kb kbit", "kilobit"),
+        ("125e3", "Mb Mbit", "megabit"),
+        ("125e6", "Gb Gbit", "gigabit"),
         ("1", "B", "byte"),
         ("1e3", "kB KB", "kilobyte"),
         ("1e6", "MB", "megabyte"),
         ("1e9", "GB", "gigabyte"),
         ("1e12", "TB", "terabyte"),
-        ("1024", "KiB", ""),
-        ("1048576", "MiB", ""),
-        ("1073741824", "GiB", ""),
+        ("1024", "KiB", "kibibyte"),
+        ("1048576", "MiB", "mebibyte"),
+        ("1073741824", "GiB", "gibibyte"),
     ),
+    "data/time": (("125", "kbps", ""), ("125e3", "Mbps", ""), ("125e6", "Gbps", "")),
     "light": (("1", "lm", "lumen"),),
     "illuminance": (("1", "lx", "lux"),),
     "loudness": (("1", "dB", "decibel"),),
 }
 _TEMPERATURES = (
     (Unit("K", TEMPERATURE, Fraction(1)), "K", "kelvin"),
-    (
-        Unit("°C", TEMPERATURE, Fraction(1), Fraction("273.15")),
-        "°C ℃ C",
-        "celsius",
-    ),
-    (
-        Unit("°F", TEMPERATURE, Fraction(5, 9), Fraction("459.67") * 5 / 9),
-        "°F ℉ F",
-        "fahrenheit",
-    ),
+    (Unit("°C", TEMPERATURE, Fraction(1), Fraction("273.15")), "°C ℃ C", "celsius centigrade"),
+    (Unit("°F", TEMPERATURE, Fraction(5, 9), Fraction("459.67") * 5 / 9), "°F ℉ F", "fahrenheit"),
 )
+_NO_RATIO = frozenset({TEMPERATURE, PERCENT.dimension})
+
+Row = tuple[Unit, list[str], list[str]]
+
+
+def _fraction(text: str) -> Fraction:
+    top, _, bottom = text.partition("/")
+    return Fraction(top) / Fraction(bottom or 1)
+
+
+def _rows() -> Iterator[Row]:
+    """The units of the table and the powers of its lengths, with their symbols and words."""
+    for dimension, units in _TABLE.items():
+        for factor, signs, names in units:
+            symbols, words = (
+                [name.replace("_", " ") for name in some.split()] for some in (signs, names)
+            )
+            unit = Unit(symbols[0], dimension, _fraction(factor))
+            yield unit, symbols, words
+            if dimension == "length":
+                yield _power(unit, symbols, words, "area", 2, "²", ("square", "sq"))
+                yield _power(unit, symbols, words, "volume", 3, "³", ("cubic", "cu"))
+
+
+def _power(
+    unit: Unit,
+    symbols: list[str],
+    words: list[str],
+    dimension: str,
+    exponent: int,
+    raised: str,
+    before: tuple[str, str],
+) -> Row:
+    signs = [one + mark for one in symbols for mark in (raised, f"^{exponent}", str(exponent))]
+    signs += [f"{one}^{{{exponent}}}" for one in symbols]
+    signs += ["sqm"] if signs[0] == "m²" else []
+    signs += [f"{before[1]}{dot} {one}" for one in symbols for dot in ("", ".")]
+    names = [f"{square} {one}" for one in words for square in before]
+    return Unit(signs[0], dimension, unit.factor**exponent), signs, names
 
 
 def _index() -> tuple[dict[str, Unit], dict[str, Unit]]:
     """The units by their symbols, and by their words in lower case."""
     symbols = {"%": PERCENT, "\\%": PERCENT, "°": DEGREE, "deg": DEGREE}
-    words = {"percent": PERCENT, "per cent": PERCENT, "pct": PERCENT, "degree": DEGREE}
-    words["degrees"] = DEGREE
-    rows = [
-        (Unit(signs.split()[0], dimension, Fraction(factor)), signs, names)
-        for dimension, units in _TABLE.items()
-        for factor, signs, names in units
-    ]
-    for unit, signs, names in (*rows, *_TEMPERATURES):
-        symbols.update(dict.fromkeys(signs.split(), unit))
-        for name in names.split():
+    words = dict.fromkeys(("percent", "per cent", "pct"), PERCENT)
+    words.update(dict.fromkeys(("degree", "degrees"), DEGREE))
+    for unit, signs, names in _rows():
+        symbols.update(dict.fromkeys(signs, unit))
+        for name in names:
             words.update({name: unit, name + "s": unit})
-            if unit.dimension == TEMPERATURE:
-                words.update({f"degree {name}": unit, f"degrees {name}": unit})
+    for unit, signs_text, names_text in _TEMPERATURES:
+        symbols.update(dict.fromkeys(signs_text.split(), unit))
+        letter, *names = unit.symbol[-1].lower(), *names_text.split()
+        words.update(dict.fromkeys((*names, *(f"{name}s" for name in names)), unit))
+        for degree in ("degree ", "degrees ", "deg ", "deg. ", "° ", "°"):
+            words.update(dict.fromkeys((degree + name for name in (*names, letter)), unit))
     return symbols, words
 
 
 _SYMBOLS, _WORDS = _index()
 
 
-def _any_of(names: dict[str, Unit]) -> str:
-    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+def _names() -> str:
+    """An expression of all symbols and words, the longest first."""
+    names = {name: re.escape(name) for name in _SYMBOLS}
+    names.update((name, f"(?i:{re.escape(name)})") for name in _WORDS if name not in names)
+    longest_first = sorted(names, key=len, reverse=True)
+    return "|".join(names[name].replace(r"\ ", r"[ \xa0\u202f-]") for name in longest_first)
 
 
-# A unit goes on as another, unknown one where a sign of multiplication or division follows.
-_UNIT = re.compile(
-    rf"\s?(?:(?P<symbol>{_any_of(_SYMBOLS)})|(?P<word>(?i:{_any_of(_WORDS)})))"
-    r"(?:(?P<more>[/^²³·]\w?)|(?!\w))"
+_ONE = re.compile(rf"(?:{_names()})(?!\w)")
+_SPACES = re.compile("[ \xa0\u202f-]")
+_PER = re.compile(r"\s?/\s?(?=[^\W\d_]|°)|\s+per\s+|\s+an?\s+(?=(?:second|minute|hour|day|week)\b)")
+_GOES_ON = re.compile(r"[/^²³·⋅]\w?|\s?[·⋅*×]\s?[^\W\d_]+")
+_SPACE = re.compile(r"\s?")
+_JOINED = re.compile(r"-([^\W\d_]+)")
+_PER_OTHER = re.compile(r"/\s?[^\W\d_]+")
+_OTHER_WORD = re.compile(r"[^\W\d_][\w²³]*(?:[/^]\w*)*")
+# Words after a number that are no unit: what the number is said of comes later, or came before.
+_NO_UNIT_WORDS = (
+    "about above after again all also altogether and any approximately are around as at away "
+    "because before below but by deep each exactly for from given hence here high however i "
+    "if in inside instead into is it long more now of off on only or out outside over "
+    "overall please remain remaining right roughly since so tall than that the then there "
+    "therefore these this thus to today together tomorrow tonight too total under until was "
+    "we were when where which while wide will with within would yesterday you"
 )
+_NO_UNIT = frozenset(_NO_UNIT_WORDS.split())
+_AFTER_INCH = re.compile(r"\s?(?:(?:wide|long|tall|high|deep|thick)\b|[^\w\s]|$)")
 
 
 def find_unit(text: str, position: int) -> tuple[Unit | None, int]:
-    """Read the unit at a position, after at most one space: the unit and where it ends."""
-    match = _UNIT.match(text, position)
+    """Read the unit at a position, after at most one space: the unit and where it ends.
+
+    None where there is no word, or one that is no unit for certain; UNKNOWN for any other.
+    """
+    start = _SPACE.match(text, position).end()  # type: ignore[union-attr]
+    unit, end = _one(text, start)
+    if unit is None:
+        word = _OTHER_WORD.match(text, start) or _PER_OTHER.match(text, start)
+        if word is None or word[0].lower() in _NO_UNIT:
+            return None, position
+        return UNKNOWN, word.end()
+    per = _PER.match(text, end)
+    if per is not None:
+        below, below_end = _one(text, per.end())
+        if below is None or {unit.dimension, below.dimension} & _NO_RATIO:
+            return UNKNOWN, per.end()
+        unit, end = _ratio(unit, below), below_end
+    return _alone(text, unit, end)
+
+
+def _one(text: str, position: int) -> tuple[Unit | None, int]:
+    match = _ONE.match(text, position)
     if match is None:
         return None, position
-    if match["more"]:
-        return UNKNOWN, match.end()
-    symbol, word = match["symbol"], match["word"]
-    return (_SYMBOLS[symbol] if symbol else _WORDS[word.lower()]), match.end()
+    name = _SPACES.sub(" ", match[0])
+    if name == "in" and not _AFTER_INCH.match(text, match.end()):
+        return None, position
+    return _SYMBOLS.get(name) or _WORDS[name.lower()], match.end()
+
+
+def _ratio(above: Unit, below: Unit) -> Unit:
+    return Unit(
+        f"{above.symbol}/{below.symbol}",
+        f"{above.dimension}/{below.dimension}",
+        above.factor / below.factor,
+    )
+
+
+def _alone(text: str, unit: Unit, end: int) -> tuple[Unit, int]:
+    """A unit is another, unknown one where a factor, a second unit or a hyphen follows it."""
+    more = _GOES_ON.match(text, end)
+    if more is not None:
+        return UNKNOWN, more.end()
+    if _SPACE.match(text, end).end() > end:  # type: ignore[union-attr]
+        second, second_end = _one(text, end + 1)
+        return (unit, end) if second is None else (UNKNOWN, second_end)
+    joined = _JOINED.match(text, end)
+    if joined is not None and joined[1].lower() not in _NO_UNIT:
+        return UNKNOWN, joined.end()
+    return unit, end
 
 
 def unit_named(text: str) -> Unit:

@@ -16,11 +16,12 @@ from verifiers.quantities import (
     last_quantity,
     whole_quantity,
 )
+from verifiers.units import UNKNOWN
 
 ENGLISH = Style()
 GERMAN = Style(decimal=",")
 PROSE = st.sampled_from(["", "It is ", "a = ", "(", "so 7 of them, i.e. ", "答案是", "**", "$"])
-AFTER = st.sampled_from(["", ".", ", I think", "!", ")", " apples", " of B2", "です", "**"])
+AFTER = st.sampled_from(["", ".", ", I think", "?", ")", " apples", " of B2", "です", "**"])
 DECIMALS = st.decimals(-(10**12), 10**12, allow_nan=False, places=3)
 
 
@@ -83,15 +84,36 @@ def test_fractions_and_mixed_numbers(number: int, top: int, bottom: int, sign: s
         ("007", 7),
         ("the 3rd", 3),
         ("\\boxed{42}", 42),
-        ("3-5", 5),
-        ("3–5", 5),
-        ("(2)-5", 5),
         ("-$5", -5),
         ("$-5", -5),
         ("costs 5€", 5),
         ("42 deaths by COVID-19", 42),
         ("5 in room B2 or b_3", 5),
-        ("12:30", 30),
+        ("minus 5", -5),
+        ("it is negative 2.5.", Fraction(-5, 2)),
+        ("= - 5", -5),
+        ("it is \u2212 5", -5),
+        ("The answer \u2014 5", 5),
+        ("3 / 4", Fraction(3, 4)),
+        ("5 hundred", 500),
+        ("2 dozen eggs", 24),
+        ("3 hundred thousand", 300_000),
+        ("1.5 bn", 1_500_000_000),
+        ("1.5bn", 1_500_000_000),
+        ("was 3, now 5k", 5000),
+        ("€5m", 5_000_000),
+        ("2 and a half hours", Fraction(5, 2)),
+        ("1 234", 1234),
+        ("1 234 567.5", Fraction(2469135, 2)),
+        ("10 - 3 = 7", 7),
+        ("sqrt(9) is 3", 3),
+        ("That makes 5!", 5),
+        ("**Answer:** **5**", 5),
+        ("* 5", 5),
+        ("answer (5)", 5),
+        ("\\(x = 5\\)", 5),
+        ("\\approx 5", 5),
+        ("5 - I think", 5),
     ],
 )
 def test_the_last_number(text: str, value: Any) -> None:
@@ -103,9 +125,9 @@ def test_the_last_number(text: str, value: Any) -> None:
     [
         "", "none", "٣", "５", "1٣", "٣1", "5 or rather ٣", "½", "5½", "5 ½", "5三", "5万",
         "x²5", "5²", "1,23", "1,2,3", "1.2.3", "1,234,56", "1,234'567", "1234,567", "5\\,000",
-        "5{,}000", "1 000", "±5", "√2", "x^2", "2^10", "\\frac{3}{4}", "answer–5", "answer—5",
-        "‐5", "--5", "−−5", "－5", "05/12/2024", "1/2/3", "1/0", "3 5/4", "1e999", "1e9999999",
-        "3x10^9999", "B2", "0x1F", "5k", "COVID-19", "NaN", "Infinity", "inf",
+        "5{,}000", "1 23", "2020 500", "±5", "√2", "x^2", "2^10", "\\frac{3}{4}", "answer–5",
+        "answer—5", "‐5", "--5", "−−5", "－5", "05/12/2024", "1/2/3", "1/0", "3 5/4", "1e999",
+        "1e9999999", "3x10^9999", "B2", "0x1F", "5x", "COVID-19", "NaN", "Infinity", "inf",
         "9" * 1001, "1" + ",000" * 400, "1/" + "9" * 1001,
     ],
 )  # fmt: skip
@@ -115,7 +137,74 @@ def test_what_is_not_certain_is_unreadable(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["5 apples", "5.", "5,", "3-5", "a 5", "5 5", "5 km/min", "5th", "5 m m"]
+    "text",
+    [
+        "10 - 3", "10 -3", "3-5", "3–5", "(2)-5", "(2)5", "x - 5", "x-5", "2x -5", "x + 5", "5 + x",
+        "5 * x", "5 - x", "2**3", "2 ** 3", "3 * 5", "**3** * 5", "2^{3}", "2^(3)", "10^-5", "√9",
+        "\\sqrt{9}", "\\sqrt 9", "3 \\times 5", "sqrt(9)", "max(3, 5)", "x_{5}", "a = 5!",
+        "3 × 5", "3 x 5", "3 times 5", "10 divided by 2", "ten minus 3", "5 squared", "5 plus x",
+        "root of 9", "5 ± 2", "≥ 5", "≠ 5", "5+", "|-5|", "3 to 5", "5 or 6", "5 out of 10",
+        "10:30", "at 10:30:15", "5 pm", "5 a.m.", "2024-05-12", "May 5", "May 5, 2024", "5 May",
+        "12 May 2024", "the 3rd of May", "12.05.2024", "555-1234", "- 5", "answer - 5",
+        "answer – 5", "5 5", "hundred and 5", "6 feet 2", "5 hours and a half",
+    ],
+)  # fmt: skip
+def test_a_part_of_something_else_is_no_answer(text: str) -> None:
+    for one in (text, f"It is {text}", f"Of 7: {text}."):
+        assert last(one) is None
+    assert whole(text) is None
+
+
+def test_an_exclamation_mark_is_a_factorial_where_there_are_no_words() -> None:
+    assert last("5!") is last("= 5 !") is last("3! + 5!") is None
+    assert last("It is 5!") == last("**Answer: 5!**") == 5
+
+
+@given(
+    st.integers(0, 99), st.integers(0, 99), st.sampled_from(["+", "-", "*", "/", "×", "^", "**"])
+)
+def test_an_expression_is_never_read_as_one_of_its_numbers(one: int, two: int, sign: str) -> None:
+    for text in (f"{one}{sign}{two}", f"It is {one} {sign} {two}"):
+        value = last(text)
+        assert value is None or (sign == "/" and two and value == Fraction(one, two))
+        assert last(f"{text} = 77") == 77
+
+
+@given(st.integers(0, 50), st.integers(0, 59), st.integers(0, 59), st.sampled_from([" ", " and "]))
+def test_quantities_in_smaller_and_smaller_units_are_one(h: int, m: int, s: int, and_: str) -> None:
+    text = f"{h} h {m} min{and_}{s} seconds"
+    for quantity in (last_quantity(f"It took {text}.", ENGLISH), whole_quantity(text, ENGLISH)):
+        assert quantity.value == 3600 * h + 60 * m + s
+        assert quantity.unit is not None and (quantity.unit.symbol, quantity.parts) == ("s", 3)
+
+
+def test_a_list_of_quantities_is_not_one() -> None:
+    assert last_quantity("1 h, 90 min", ENGLISH).parts == 1
+    assert last("-5 ft 3 in") == -63
+    assert last("5 km (5000 m)") == 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "symbol"),
+    [
+        ("**5** miles", "mi"),
+        ("\\boxed{5} km", "km"),
+        ("\\boxed{5\\text{ miles}}", "mi"),
+        ("$5$ km", "km"),
+        ("$5\\,\\mathrm{kg}$", "kg"),
+        ("`5` km", "km"),
+        ("costs $5", "?"),
+        ("5 €", "?"),
+    ],
+)
+def test_units_are_found_behind_marks(text: str, symbol: str) -> None:
+    quantity = last_quantity(text, ENGLISH)
+    assert quantity.value == 5
+    assert quantity.unit is not None and quantity.unit.symbol == symbol
+
+
+@pytest.mark.parametrize(
+    "text", ["5 apples", "5.", "5,", "a 5", "5 km/parsec", "5th", "5 m m", "5 parsecs"]
 )
 def test_a_whole_text_is_nothing_but_the_quantity(text: str) -> None:
     assert whole(text) is None
@@ -125,9 +214,9 @@ def test_a_whole_text_is_nothing_but_the_quantity(text: str) -> None:
 def test_units_follow_the_number() -> None:
     quantity = last_quantity("It is 5 thousand km", ENGLISH)
     assert quantity.value == 5000 and quantity.unit is not None and quantity.unit.symbol == "km"
-    assert last_quantity("5 apples", ENGLISH) == Quantity(Fraction(5), None)
-    unknown = last_quantity("5 km/min", ENGLISH).unit
-    assert unknown is not None and unknown.dimension == "unknown"
+    assert last_quantity("5 in total", ENGLISH) == Quantity(Fraction(5), None)
+    for text in ("5 apples", "5 km/parsec", "5/day", "5公里"):
+        assert last_quantity(text, ENGLISH) == Quantity(Fraction(5), UNKNOWN)
 
 
 def test_percent_is_a_unit_or_a_hundredth() -> None:
@@ -154,7 +243,8 @@ def test_any_text_is_read_or_unreadable_and_a_whole_one_is_its_last(
 @pytest.mark.parametrize(
     "text",
     ["1 " * 32_000, "9" * 65_000, "1," * 32_000, "1/" * 32_000, "-" * 65_000, "1 x 10^" * 9_000,
-     "$ " * 32_000, "5" + " " * 65_000, "1e" * 32_000, "a1" * 32_000, "5 million" * 7_000],
+     "$ " * 32_000, "5" + " " * 65_000, "1 h " * 16_000,
+     "f(" * 32_000 + "5", "1 234 " * 9_000, "1e" * 32_000, "a1" * 32_000, "5 million" * 7_000],
     ids=lambda text: text[:9],
 )  # fmt: skip
 def test_long_lines_end(text: str) -> None:
