@@ -1,8 +1,9 @@
 """Which waiting rows start, on which lane, and how their prompts are read: a chunk a step.
 
-Rows start in the order they came.  Those that are read together on a lane have prompts of about the
-same length, since a batch is as wide as its longest row; and a lane takes no more rows than their
-keys and values may take bytes, whatever they may still generate included.  Several such groups take
+Rows start in the order they came, as long as the keys and values of all that are under way stay
+within a budget of bytes, whatever they may still generate included.  Rows that are read together
+have prompts of about the same length, since a batch is as wide as its longest row, and one expert
+where several wait for it: what their prompts share is then read once.  Several such groups take
 turns on a lane, a chunk each, so that a short prompt does not wait for the end of a long one; and
 between two chunks, rows that are already answering get their next token.
 """
@@ -10,7 +11,7 @@ between two chunks, rows that are already answering get their next token.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,16 @@ class _Join:
     rows: list[Stream]
     steps: Pending
     pending: list[mx.array]  # the chunk to evaluate next
+
+
+@dataclass
+class _Group:
+    """Rows that will be read together on a lane."""
+
+    lane: int
+    expert: str | None
+    mixed: bool  # whether its rows may have several experts
+    rows: list[Stream]
 
 
 class Admission:
@@ -73,14 +84,15 @@ class Admission:
         A row that cannot start is told and leaves; one that has to wait stays at the head.  Others
         may append to the queue meanwhile.
         """
-        shares: list[list[Stream]] = [[] for _ in self._lanes]
+        groups: list[_Group] = []
+        crowd = Counter(stream.expert for stream in list(waiting))
         for _ in range(len(waiting)):
             stream = waiting.popleft()
             if stream.cancelled:
                 stream.finish()
                 continue
-            number = self._place(stream, shares)
-            if number is None:
+            group = self._place(stream, groups, alone=crowd[stream.expert] < 2)
+            if group is None:
                 waiting.appendleft(stream)
                 break
             try:
@@ -92,10 +104,12 @@ class Admission:
                 log.warning("expert could not be loaded", exc_info=True)
                 stream.finish(f"the expert could not be loaded: {error}")
                 continue
-            shares[number].append(stream)
-        for lane, joins, rows in zip(self._lanes, self._joins, shares, strict=True):
-            if rows:
-                joins.append(_Join(rows, lane.admit(rows), []))
+            if not group.rows:
+                groups.append(group)
+            group.rows.append(stream)
+        for group in groups:
+            steps = self._lanes[group.lane].admit(group.rows)
+            self._joins[group.lane].append(_Join(group.rows, steps, []))
 
     def step(self) -> list[Stream]:
         """Read one chunk on every lane; returns rows that have joined or are over."""
@@ -136,21 +150,35 @@ class Admission:
             return []
         return self._joins[number].popleft().rows
 
-    def _place(self, stream: Stream, shares: list[list[Stream]]) -> int | None:
-        """The emptiest lane that can take the row now."""
-        held = [
-            [*lane.rows, *(row for join in joins for row in join.rows), *share]
-            for lane, joins, share in zip(self._lanes, self._joins, shares, strict=True)
+    def _place(self, stream: Stream, groups: list[_Group], *, alone: bool) -> _Group | None:
+        """The group that the row starts with, an empty one if it begins it; ``None`` = not now."""
+        open_ = [g for g in groups if len(g.rows) < self._rows and _alike(g.rows, stream)]
+        own = [g for g in open_ if g.mixed == alone and (alone or g.expert == stream.expert)]
+        held = self._held(groups)
+        begun = [len(joins) for joins in self._joins]
+        for group in groups:
+            begun[group.lane] += 1
+        fresh = [
+            _Group(lane, stream.expert, alone, [])
+            for lane in sorted(range(len(held)), key=held.__getitem__)
+            if begun[lane] < _GROUPS
         ]
-        for number in sorted(range(len(held)), key=lambda n: len(held[n])):
-            share, together = shares[number], [*held[number], stream]
-            longest = max(len(row.prompt) + row.sampling.max_tokens for row in together)
-            fits = len(together) * longest * self._token_bytes <= self._lane_bytes
-            turn = bool(share) or len(self._joins[number]) < _GROUPS
-            alike = len(share) < self._rows and _alike(share, stream)
-            if turn and alike and (fits or len(together) == 1):
-                return number
+        # Rather with its like, then in a group of its own, then with any.
+        for group in [*own, *fresh, *open_]:
+            after = held[group.lane] + _tokens([*group.rows, stream]) - _tokens(group.rows)
+            if after * self._token_bytes <= self._lane_bytes or not held[group.lane]:
+                return group
         return None
+
+    def _held(self, groups: Sequence[_Group]) -> list[int]:
+        """Tokens of each lane whose keys and values are held, or may come to be."""
+        held = [
+            lane.columns + sum(_tokens(join.rows) for join in joins)
+            for lane, joins in zip(self._lanes, self._joins, strict=True)
+        ]
+        for group in groups:
+            held[group.lane] += _tokens(group.rows)
+        return held
 
     def _evaluates(self, number: int, done: list[Stream]) -> bool:
         """Whether a lane's chunk can be computed; what breaks it breaks only its own rows."""
@@ -167,6 +195,11 @@ class Admission:
         for row in rows:
             row.finish(f"the prompt could not be processed: {error}")
         return rows
+
+
+def _tokens(rows: Sequence[Stream]) -> int:
+    """Columns of rows that are read together: all as many as the longest."""
+    return len(rows) * max((len(row.prompt) + row.sampling.max_tokens for row in rows), default=0)
 
 
 def _alike(share: Sequence[Stream], stream: Stream) -> bool:

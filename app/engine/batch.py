@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine import platform
-from app.engine.cache import Context, GroupKV, LayerTensors, Layout
+from app.engine.cache import Context, GroupKV, Joined, LayerTensors, Layout
 from app.engine.layers import Edits, Meter, Selection, install
 from app.engine.maths import ACTIVATIONS
 from app.engine.models import LoadedModel, attention_windows, embed, head, head_rows, inner
@@ -81,6 +81,26 @@ class Runtime:
             hidden = self._inner.layers[number](hidden, None, cache)
         batch.layout.end()
         return self._inner.norm(hidden) if batch.span.stop == self.layers else hidden
+
+    def together(self, batches: Sequence[Batch], tokens: Tokens, edits: Edits | None) -> mx.array:
+        """One more column (B, 1) of the rows of all batches in one pass; lazy.
+
+        Their matmuls are shared; each batch attends to its own keys and values.  ``edits``: of
+        the rows, in the order of the batches; (B, 1, hidden).
+        """
+        self._selection.edits = edits
+        for batch in batches:
+            batch.layout.begin(1)
+        positions = mx.concatenate([batch.layout.positions for batch in batches])
+        hidden = self.embed(tokens)
+        for layer, stores in zip(
+            self._inner.layers, zip(*(batch.layers for batch in batches), strict=True), strict=True
+        ):
+            hidden = layer(hidden, None, Joined(stores, positions))
+        for batch in batches:
+            batch.layout.end()
+        normed: mx.array = self._inner.norm(hidden)
+        return normed
 
     def read(
         self, hidden: mx.array, edits: Edits | None, span: range
@@ -193,14 +213,19 @@ class Batch:
         pad: npt.NDArray[np.int32],
         capacity: int,
         edits: Edits | None,
+        prefix: LayerTensors | None = None,
     ) -> Batch:
-        """A batch of single-row groups whose first columns are filled already.
+        """A batch of one group whose first own columns are filled already.
 
-        ``filled``: per layer (B, Hkv, c, D); ``pad``: (B,) padding columns of each row.
+        ``filled``: per layer (B, Hkv, c, D); ``pad``: (B,) padding columns of each row;
+        ``prefix``: keys and values before them that all rows share, per layer (1, Hkv, T, D).
         """
-        layout = Layout(len(pad), 1, 0, pad)
+        layout = Layout(1, len(pad), prefix[0][0].shape[2] if prefix else 0, pad)
         layout.cursor = filled[0][0].shape[2]
-        layers = [GroupKV(layout, capacity, own=own) for own in filled]
+        layers = [
+            GroupKV(layout, capacity, prefix[index] if prefix else None, own)
+            for index, own in enumerate(filled)
+        ]
         return cls(layout, layers, edits, range(len(layers)))
 
     def tensors(self) -> list[mx.array]:
@@ -245,10 +270,11 @@ class Batch:
         ]
 
 
-def aligned(parts: Sequence[Batch], edits: Edits | None) -> Batch:
-    """One batch of single-row groups out of several without prefixes, right-aligned.
+def aligned(parts: Sequence[Batch], prefix: LayerTensors | None) -> Batch:
+    """One batch of one group out of several, their own columns right-aligned.
 
-    Columns that are padding in every row are cut away.
+    Columns that are padding in every row are cut away.  ``prefix``: what all of them have as
+    shared prefix; ``None`` = none has one.
     """
     width = max(int((b.layout.cursor - b.layout.pad).max()) for b in parts)
     pads = [b.layout.pad + (width - b.layout.cursor) for b in parts]
@@ -260,7 +286,31 @@ def aligned(parts: Sequence[Batch], edits: Edits | None) -> Batch:
         for layer in range(len(parts[0].layers))
     ]
     pad = np.concatenate(pads).astype(np.int32)
-    return Batch.resumed([(k, v) for k, v in filled], pad, width + _GROWTH, edits)
+    return Batch.resumed([(k, v) for k, v in filled], pad, width + _GROWTH, None, prefix)
+
+
+def absorbed(batch: Batch) -> Batch:
+    """A batch of one group whose prefix is copied into the own columns of each of its rows."""
+    length = batch.layout.prefix
+    if not length:
+        return batch
+    pad, width = batch.layout.pad, batch.layout.cursor
+    column = np.arange(length + width)[None, :]
+    # (R, T + W): where each column comes from, the prefix moved to behind the row's padding
+    behind = column - pad[:, None]
+    source = mx.array(np.where(behind < length, np.maximum(behind, 0), column).astype(np.int32))
+
+    def moved(prefix: mx.array, own: mx.array) -> mx.array:
+        shape = (own.shape[0], *prefix.shape[1:])
+        whole = mx.concatenate([mx.broadcast_to(prefix, shape), own], axis=2)
+        return mx.take_along_axis(whole, source[:, None, :, None], axis=2) if pad.any() else whole
+
+    filled: LayerTensors = []
+    for kv in batch.layers:
+        assert kv.prefix is not None
+        (keys, values), own = kv.prefix, kv.own()
+        filled.append((moved(keys, own[0]), moved(values, own[1])))
+    return Batch.resumed(filled, pad, length + width, batch.edits)
 
 
 def _fit(part: mx.array, width: int) -> mx.array:

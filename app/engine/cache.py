@@ -1,18 +1,16 @@
-"""Key-value memory of a batch, and the cache of prompt prefixes.
+"""Key-value memory of a batch.
 
 Rows are *right-aligned*: a row with fewer tokens has padding columns on its left, so that every
 decode step writes one column for all rows.  A batch is P groups of R rows; a group may have a
 *prefix*, prompt tokens that all its rows share.  The prefix's keys and values are stored once per
 group and attended to in place, in one matmul per group (as Hydragen, arXiv 2402.05099), never
-repeated per row or copied per step.  A prefix is never shared between experts: its keys and
-values depend on the expert.
+repeated per row or copied per step.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
@@ -214,6 +212,31 @@ class GroupKV:
         return (out / total).astype(v.dtype).reshape(rows, heads, length, depth)
 
 
+class Joined:
+    """Stores of one layer side by side: one pass over the rows of several batches.
+
+    Args:
+        stores: of the batches, in the order of their rows.
+        positions: (B,) position of the first new token of each row of all of them.
+    """
+
+    def __init__(self, stores: Sequence[GroupKV], positions: mx.array) -> None:
+        self._stores = stores
+        self.positions = positions
+
+    def attend(
+        self, q: mx.array, k: mx.array, v: mx.array, scale: float, window: int | None
+    ) -> mx.array:
+        """Every store's own rows, as ``GroupKV.attend``: (B, H, L, D)."""
+        ends = np.cumsum([len(store.layout.pad) for store in self._stores])[:-1].tolist()
+        shares = zip(mx.split(q, ends), mx.split(k, ends), mx.split(v, ends), strict=True)
+        outputs = [
+            store.attend(a, b, c, scale, window)
+            for store, (a, b, c) in zip(self._stores, shares, strict=True)
+        ]
+        return mx.concatenate(outputs)
+
+
 class _Store(Protocol):
     """Keys and values that queries (B, Hkv, Q, D) meet, Q of them for each key head."""
 
@@ -302,69 +325,3 @@ def _widen(part: mx.array, capacity: int) -> mx.array:
     """(B, Hkv, c, D) -> (B, Hkv, capacity, D), zeros on the right."""
     missing = capacity - part.shape[2]
     return mx.pad(part, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing else part
-
-
-@dataclass
-class PrefixEntry:
-    """Keys and values of one prompt under one expert: (1, Hkv, T, D) per layer."""
-
-    tokens: npt.NDArray[np.int32]
-    layers: LayerTensors
-    nbytes: int
-
-
-@dataclass
-class PrefixCache:
-    """Prompts' keys and values, reused by later prompts of the same expert; LRU within bytes.
-
-    Attributes:
-        budget_bytes: what all entries together may hold.
-    """
-
-    budget_bytes: int
-    held_bytes: int = 0
-    _entries: OrderedDict[int, tuple[str, PrefixEntry]] = field(default_factory=OrderedDict)
-    _next: int = 0
-
-    def longest(self, expert: str, tokens: npt.NDArray[np.int32]) -> tuple[int, LayerTensors]:
-        """The longest shared prefix with any prompt of ``expert``: its length and tensors."""
-        best, best_key = 0, -1
-        for key, (owner, entry) in self._entries.items():
-            if owner != expert:
-                continue
-            shared = shared_prefix(entry.tokens, tokens)
-            if shared > best:
-                best, best_key = shared, key
-        if best == 0:
-            return 0, []
-        self._entries.move_to_end(best_key)
-        return best, self._entries[best_key][1].layers
-
-    def add(self, expert: str, tokens: npt.NDArray[np.int32], layers: LayerTensors) -> None:
-        """Keep a prompt's tensors, evicting the least recently used beyond the budget."""
-        nbytes = sum(k.nbytes + v.nbytes for k, v in layers)
-        if nbytes > self.budget_bytes:
-            return
-        self._entries[self._next] = (expert, PrefixEntry(tokens, layers, nbytes))
-        self._next += 1
-        self.held_bytes += nbytes
-        while self.held_bytes > self.budget_bytes:
-            _, (_, old) = self._entries.popitem(last=False)
-            self.held_bytes -= old.nbytes
-
-    def forget(self, expert: str) -> None:
-        """Drop every entry of an expert that is gone."""
-        for key in [k for k, (owner, _) in self._entries.items() if owner == expert]:
-            self.held_bytes -= self._entries.pop(key)[1].nbytes
-
-    def clear(self) -> None:
-        """Drop everything."""
-        self._entries.clear()
-        self.held_bytes = 0
-
-
-def shared_prefix(a: npt.NDArray[np.int32], b: npt.NDArray[np.int32]) -> int:
-    """Number of leading tokens that two sequences share."""
-    length = min(len(a), len(b))
-    differ = np.flatnonzero(a[:length] != b[:length])
-    return int(differ[0]) if len(differ) else length

@@ -1,28 +1,42 @@
 """Rows of users in flight: continuous batching, each row with its own expert and sampling.
 
-A lane is one batch on one MLX stream.  Rows join after their prompt is prefilled (reusing the
-longest prefix that the same expert has seen) and leave as soon as they finish.  A row that fails
-leaves alone; the others go on.
+A lane's rows run in one pass per step on one MLX stream.  Their keys and values lie in *cohorts*,
+rows whose prompts were read together: a row that joins or leaves does not move those of others.
+Rows of one expert whose prompts begin alike have that beginning once, and attend to it in place.
+A row that fails leaves alone; the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
 
-from app.engine.batch import Batch, Runtime, Tokens, aligned
-from app.engine.cache import LayerTensors, PrefixCache
+from app.engine.batch import Batch, Runtime, Tokens, absorbed, aligned
+from app.engine.cache import LayerTensors
+from app.engine.choice import Choice, decide
 from app.engine.layers import Edits
-from app.engine.sampling import Sampling, choose
+from app.engine.prefixes import Known, PrefixCache, entry_of, whole
+from app.engine.prompts import behind, beside
+from app.engine.sampling import Sampling
 from app.engine.text import RowText
-from app.engine.work import Pending
+from app.engine.work import Pending, common_prefix
 
 # Tokens of one prefill pass, over all its rows: longer prompts take several, between which others
 # are served.
 _PREFILL_TOKENS = 256
+# What rows share is cut to a multiple of this: rows of one task then share the same columns, also
+# where their questions happen to begin with the same words.
+_BLOCK = 16
+# A common beginning is read by itself where that saves so many tokens: it costs a pass.
+_WORTH_TOKENS = 64
+# More cohorts on a lane than this are joined: each has its own attention, some 60 small operations
+# a layer.
+_COHORTS = 4
 
 
 class Row(Protocol):
@@ -45,8 +59,40 @@ class Row(Protocol):
         """The row is over: finished, cancelled or failed."""
 
 
+@dataclass
+class _Cohort:
+    """Rows whose keys and values lie together.
+
+    Attributes:
+        places: its rows; ``None`` where one is over and its columns are not yet given back.
+        batch: their keys and values.
+        known: the beginning that they share in place.
+    """
+
+    places: list[Row | None]
+    batch: Batch
+    known: Known | None
+
+    @property
+    def rows(self) -> list[Row]:
+        """Those that go on."""
+        return [row for row in self.places if row is not None]
+
+    def compact(self) -> None:
+        """Give back the columns of rows that are over."""
+        kept = [place for place, row in enumerate(self.places) if row is not None]
+        if len(kept) < len(self.places):
+            self.batch = aligned([self.batch.keep([kept], None, 0)], self.prefix)
+            self.places = [self.places[place] for place in kept]
+
+    @property
+    def prefix(self) -> LayerTensors | None:
+        """Keys and values of the beginning."""
+        return self.known.tensors() if self.known else None
+
+
 class Lane:
-    """One batch of users' rows on one stream.
+    """Users' rows on one stream.
 
     Args:
         runtime: the base model.
@@ -66,164 +112,217 @@ class Lane:
         self._stream = stream
         self._prefixes = prefixes
         self._edits_of = edits_of
-        self.rows: list[Row] = []
-        self._batch: Batch | None = None
-        self._pending: tuple[mx.array, mx.array] | None = None
+        self._cohorts: list[_Cohort] = []
+        self._edits: Edits | None = None
+        self._pending: Choice | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """Rows that are answering."""
+        return [row for cohort in self._cohorts for row in cohort.rows]
+
+    @property
+    def columns(self) -> int:
+        """Tokens whose keys and values the rows hold or may come to hold."""
+        total = 0
+        for cohort in self._cohorts:
+            left = max(row.sampling.max_tokens - len(row.text.tokens) for row in cohort.rows)
+            total += len(cohort.places) * (cohort.batch.layout.cursor + left)
+            total += cohort.known.length if cohort.known else 0
+        return total
 
     def admit(self, rows: Sequence[Row]) -> Pending:
-        """Prefill ``rows``, emit their first token and let those that go on join the batch.
+        """Read the prompts of ``rows``, emit their first token and let those that go on join.
 
         Yields what to evaluate, once per chunk of columns.  Rows that nobody wants any more end
         after the chunk under way once all of them are unwanted.
         """
+        alike = len({row.expert for row in rows}) == 1
+        slots = [row.slot for row in rows]
         with mx.stream(self._stream):
-            batch, tokens = self._placed(rows)
-        width = tokens.shape[1]
-        columns = max(1, _PREFILL_TOKENS // len(rows))
-        for start in range(0, width, columns):
-            if all(row.cancelled for row in rows):
-                for row in rows:
-                    row.finish()
-                return
-            with mx.stream(self._stream):
-                hidden = self._runtime.forward(batch, tokens[:, start : start + columns])
-                last = start + columns >= width
-                chosen, finite = self._choose(hidden, rows) if last else (None, None)
-            yield [*batch.tensors(), *(part for part in (chosen, finite) if part is not None)]
+            edits = self._edits_of(slots[:1] if alike else slots)
+        known = (yield from self._common(rows, edits)) if alike else None
         with mx.stream(self._stream):
-            self._remember(rows, batch)
-        alive = self._deliver(rows, np.array(chosen), np.array(finite))
-        if not alive:
+            batch, tokens = self._placed(rows, known, edits)
+        hidden = yield from self._read(rows, batch, tokens)
+        if hidden is None:
+            for row in rows:
+                row.finish()
             return
-        joined = [*self.rows, *(rows[i] for i in alive)]
         with mx.stream(self._stream):
-            edits = self._edits_of([row.slot for row in joined])
-            if len(alive) < len(rows):
-                batch = batch.keep([[i] for i in alive], None, 0)
-            parts = [batch] if self._batch is None else [self._batch, batch]
-            self._batch = aligned(parts, edits)
-        self.rows = joined
+            choice = self._choose(hidden, rows)
+        yield [*choice.arrays, *batch.tensors()]
+        with mx.stream(self._stream):
+            self._remember(rows, batch, known)
+        alive = self._deliver(rows, choice.hand_out(_texts(rows)))
+        cohort = _Cohort(
+            [row if place in alive else None for place, row in enumerate(rows)], batch, known
+        )
+        with mx.stream(self._stream):
+            if alive:
+                cohort.compact()
+                self._cohorts.append(cohort)
+            self._join_cohorts()
+            self._renew_edits()
 
     def step(self) -> list[mx.array]:
         """Build the next decode step; returns what to evaluate before ``collect``."""
-        self._leave([i for i, row in enumerate(self.rows) if not row.cancelled])
-        if self._batch is None:
-            return []
+        for cohort in self._cohorts:
+            for place, row in enumerate(cohort.places):
+                if row is not None and row.cancelled:
+                    row.finish()
+                    cohort.places[place] = None
         with mx.stream(self._stream):
-            self._batch.reserve(1)
-            last = np.array([[row.text.tokens[-1]] for row in self.rows], dtype=np.int32)
-            hidden = self._runtime.forward(self._batch, last)
-            self._pending = self._choose(hidden, self.rows)
-        return [*self._pending, *self._batch.tensors()]
+            self._clear()
+            if not self._cohorts:
+                return []
+            for cohort in self._cohorts:
+                cohort.batch.reserve(1)
+            places = [row for cohort in self._cohorts for row in cohort.places]
+            last = [[row.text.tokens[-1] if row else 0] for row in places]
+            batches = [cohort.batch for cohort in self._cohorts]
+            hidden = self._runtime.together(batches, np.array(last, dtype=np.int32), self._edits)
+            self._pending = self._choose(hidden, places)
+        return [*self._pending.arrays, *(array for batch in batches for array in batch.tensors())]
 
     def collect(self) -> int:
         """Hand out the evaluated step's tokens; returns how many."""
         if self._pending is None:
             return 0
-        chosen, finite = self._pending
+        places = [row for cohort in self._cohorts for row in cohort.places]
+        deltas = self._pending.hand_out(_texts(places))
         self._pending = None
-        count = len(self.rows)
-        self._leave(self._deliver(self.rows, np.array(chosen), np.array(finite)))
+        start, count = 0, len(self.rows)
+        for cohort in self._cohorts:
+            stop = start + len(cohort.places)
+            alive = self._deliver(cohort.places, deltas[start:stop])
+            cohort.places = [
+                row if place in alive else None for place, row in enumerate(cohort.places)
+            ]
+            start = stop
+        with mx.stream(self._stream):
+            self._clear()
         return count
 
     def fail(self, message: str) -> None:
         """End every row with an error."""
         for row in self.rows:
             row.finish(message)
-        self.rows, self._batch, self._pending = [], None, None
+        self._cohorts, self._edits, self._pending = [], None, None
 
-    def _placed(self, rows: Sequence[Row]) -> tuple[Batch, Tokens]:
-        """A batch that holds what is known of the rows' prompts, and the tokens still to read."""
-        known = [self._prefixes.longest(row.expert or "", row.prompt) for row in rows]
-        lengths = [len(row.prompt) for row in rows]
-        # Every row runs the same number of columns, at least one: the longest unknown part.
-        width = max(n - min(k, n - 1) for n, (k, _) in zip(lengths, known, strict=True))
-        reused = [max(0, n - width) for n in lengths]
-        filled = max(reused)
-        pad = np.array([filled + width - n for n in lengths], dtype=np.int32)
-        edits = self._edits_of([row.slot for row in rows])
-        capacity = filled + width + 1
-        if filled:
-            tensors = _reused([layers for _, layers in known], reused, filled)
-            batch = Batch.resumed(tensors, pad, capacity, edits)
-        else:
-            batch = Batch.fresh(self._runtime, len(rows), pad, capacity, edits)
-        tokens = np.zeros((len(rows), width), dtype=np.int32)
-        for index, row in enumerate(rows):
-            part = row.prompt[reused[index] :]
-            tokens[index, width - len(part) :] = part
-        return batch, tokens
+    def _placed(
+        self, rows: Sequence[Row], known: Known | None, edits: Edits | None
+    ) -> tuple[Batch, Tokens]:
+        """A batch for the prompts and the tokens to read: behind ``known``, or what each has."""
+        prompts = [row.prompt for row in rows]
+        if known is not None:
+            return behind(self._runtime, known, prompts, edits)
+        found = [self._prefixes.longest(row.expert or "", row.prompt) for row in rows]
+        return beside(self._runtime, found, prompts, edits)
 
-    def _remember(self, rows: Sequence[Row], batch: Batch) -> None:
+    def _common(
+        self, rows: Sequence[Row], edits: Edits | None
+    ) -> Generator[list[mx.array], None, Known | None]:
+        """What the prompts of one expert begin with, read here if that saves reading it often."""
+        expert = rows[0].expert or ""
+        common = rows[0].prompt[: _blocks(common_prefix([row.prompt for row in rows]))]
+        known = self._prefixes.longest(expert, common)
+        length = _blocks(known.length) if known else 0
+        found = Known(known.entry, length) if known and length else None
+        if (len(rows) - 1) * (len(common) - length) < _WORTH_TOKENS:
+            return found
+        with mx.stream(self._stream):
+            batch, tokens = behind(self._runtime, found, [common], edits)
+        if (yield from self._read(rows, batch, tokens)) is None:
+            return found
+        yield batch.tensors()
+        with mx.stream(self._stream):
+            entry = entry_of(common, whole(found, batch.filled()))
+        self._prefixes.add(expert, entry)
+        return Known(entry, len(common))
+
+    def _read(
+        self, rows: Sequence[Row], batch: Batch, tokens: Tokens
+    ) -> Generator[list[mx.array], None, mx.array | None]:
+        """Run ``tokens`` in chunks; the last chunk's hidden states, not yet evaluated.
+
+        ``None`` once nobody wants any of the rows.
+        """
+        columns = max(1, _PREFILL_TOKENS // len(tokens))
+        for start in range(0, tokens.shape[1], columns):
+            if all(row.cancelled for row in rows):
+                return None
+            with mx.stream(self._stream):
+                hidden = self._runtime.forward(batch, tokens[:, start : start + columns])
+            if start + columns >= tokens.shape[1]:
+                return hidden
+            yield batch.tensors()
+        return None
+
+    def _remember(self, rows: Sequence[Row], batch: Batch, known: Known | None) -> None:
         """Keep prompts that were mostly new, for later prompts of the same expert."""
-        pads = batch.layout.pad
         for index, row in enumerate(rows):
-            known, _ = self._prefixes.longest(row.expert or "", row.prompt)
-            if 2 * known >= len(row.prompt):
+            before = self._prefixes.longest(row.expert or "", row.prompt)
+            if before and 2 * before.length >= len(row.prompt):
                 continue
-            start = int(pads[index])
-            layers: LayerTensors = [
-                (
-                    mx.contiguous(k[index : index + 1, :, start:]),
-                    mx.contiguous(v[index : index + 1, :, start:]),
-                )
-                for k, v in batch.filled()
-            ]
-            mx.eval(layers)
-            self._prefixes.add(row.expert or "", row.prompt, layers)
+            start = int(batch.layout.pad[index])
+            own = [tuple(p[index : index + 1, :, start:] for p in kv) for kv in batch.filled()]
+            entry = entry_of(row.prompt, whole(known, [(k, v) for k, v in own]))
+            self._prefixes.add(row.expert or "", entry)
 
-    def _choose(self, hidden: mx.array, rows: Sequence[Row]) -> tuple[mx.array, mx.array]:
+    def _choose(self, hidden: mx.array, rows: Sequence[Row | None]) -> Choice:
         last = hidden[:, -1]
-        chosen = choose(
-            self._runtime.logits(last), [(row.sampling, len(row.text.tokens)) for row in rows]
-        )
-        return chosen, mx.isfinite(last).all(axis=-1)
+        return decide(last, self._runtime.logits(last), _texts(rows))
 
-    def _deliver(self, rows: Sequence[Row], chosen: np.ndarray, finite: np.ndarray) -> list[int]:
-        """Push tokens into the rows; returns the numbers of those that go on."""
-        alive = []
-        for index, row in enumerate(rows):
-            if not finite[index]:
-                row.finish("the model's hidden state is not finite")
+    def _deliver(self, rows: Sequence[Row | None], deltas: Sequence[str]) -> set[int]:
+        """Hand new text to the rows; returns the places of those that go on."""
+        alive = set()
+        for index, (row, delta) in enumerate(zip(rows, deltas, strict=True)):
+            if row is None:
                 continue
-            row.emit(row.text.push(int(chosen[index])))
-            if row.text.finish is not None:
-                row.finish()
+            if row.text.error is None:
+                row.emit(delta)
+            if row.text.over:
+                row.finish(row.text.error)
                 continue
-            alive.append(index)
+            alive.add(index)
         return alive
 
-    def _leave(self, alive: list[int]) -> None:
-        """Keep only the rows numbered ``alive``; cancelled ones are told."""
-        if len(alive) == len(self.rows):
-            return
-        for index in set(range(len(self.rows))) - set(alive):
-            if self.rows[index].cancelled:
-                self.rows[index].finish()
-        self.rows = [self.rows[i] for i in alive]
-        if not alive:
-            self._batch = None
-            return
-        assert self._batch is not None
-        with mx.stream(self._stream):
-            edits = self._edits_of([row.slot for row in self.rows])
-            self._batch = aligned([self._batch.keep([[i] for i in alive], None, 0)], edits)
+    def _clear(self) -> None:
+        """Drop cohorts without rows, and compact those of which a quarter is over."""
+        before = [id(cohort.batch) for cohort in self._cohorts]
+        self._cohorts = [cohort for cohort in self._cohorts if cohort.rows]
+        for cohort in self._cohorts:
+            if len(cohort.rows) <= 0.75 * len(cohort.places):
+                cohort.compact()
+        if [id(cohort.batch) for cohort in self._cohorts] != before:
+            self._renew_edits()
+
+    def _join_cohorts(self) -> None:
+        """Join small cohorts until there are few: those that share a beginning rather."""
+        while len(self._cohorts) > _COHORTS:
+            one, other = min(
+                combinations(self._cohorts, 2),
+                key=lambda pair: (pair[0].known != pair[1].known, sum(len(c.rows) for c in pair)),
+            )
+            one.compact()
+            other.compact()
+            alike = one.known == other.known
+            parts = [c.batch if alike else absorbed(c.batch) for c in (one, other)]
+            batch = aligned(parts, one.prefix if alike else None)
+            self._cohorts = [c for c in self._cohorts if c is not one and c is not other]
+            places = [*one.places, *other.places]
+            self._cohorts.append(_Cohort(places, batch, one.known if alike else None))
+
+    def _renew_edits(self) -> None:
+        """The edits of all places, those of rows that are over being the base's."""
+        places = [row for cohort in self._cohorts for row in cohort.places]
+        self._edits = self._edits_of([row.slot if row else 0 for row in places])
 
 
-def _reused(known: Sequence[LayerTensors], reused: Sequence[int], filled: int) -> LayerTensors:
-    """Reused prefixes right-aligned in ``filled`` columns, per layer (B, Hkv, filled, D)."""
-    some = next(layers for layers, count in zip(known, reused, strict=True) if count)
+def _texts(rows: Sequence[Row | None]) -> list[RowText | None]:
+    return [None if row is None else row.text for row in rows]
 
-    def column(layer: int, side: int) -> mx.array:
-        parts = []
-        for layers, count in zip(known, reused, strict=True):
-            like = some[layer][side]
-            if count == 0:
-                shape = (1, like.shape[1], filled, like.shape[3])
-                parts.append(mx.zeros(shape, like.dtype))
-                continue
-            part = layers[layer][side][:, :, :count]
-            parts.append(mx.pad(part, [(0, 0), (0, 0), (filled - count, 0), (0, 0)]))
-        return mx.concatenate(parts)
 
-    return [(column(layer, 0), column(layer, 1)) for layer in range(len(some))]
+def _blocks(tokens: int) -> int:
+    return tokens // _BLOCK * _BLOCK

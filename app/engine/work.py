@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine.batch import Tokens
-from app.engine.cache import shared_prefix
+from app.engine.prefixes import shared_prefix
 
 FloatArray = npt.NDArray[np.float32]
 Pending = Generator[list[mx.array], None, None]  # yields what to evaluate before it goes on

@@ -149,8 +149,9 @@ def test_a_row_larger_than_the_whole_budget_runs_alone(
 def test_the_size_of_a_token_is_that_of_its_keys_and_values(own: Engine) -> None:
     prompt = rigs.prompts_of([24])[0]
     answers(own, [prompt])
-    layers = own._worker._prefixes.longest("", prompt)[1]
-    assert sum(k.nbytes + v.nbytes for k, v in layers) == 24 * own._worker._runtime.token_bytes
+    known = own._worker._prefixes.longest("", prompt)
+    assert known is not None
+    assert known.entry.nbytes == 24 * own._worker._runtime.token_bytes
 
 
 def no_memory(*_: object) -> Any:
@@ -190,6 +191,7 @@ def test_an_evaluation_that_fails_fails_only_the_lane_it_is_of(
     class Fake:
         def __init__(self, array: mx.array) -> None:
             self.rows: list[Any] = []
+            self.columns = 0
             self.array = array
 
         def admit(self, rows: Any) -> Iterator[list[mx.array]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.engine.batch import Batch, Runtime, aligned, right_aligned  # isort: skip
+from app.engine.batch import Batch, Runtime, absorbed, aligned, right_aligned  # isort: skip
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
@@ -153,7 +153,7 @@ def test_batches_of_different_widths_join_into_one(
     parts = []
     for members in (prompts[:2], prompts[2:4], prompts[4:]):
         tokens, pad = right_aligned(members)
-        part = Batch.fresh(runtime, len(members), pad, tokens.shape[1], None)
+        part = Batch.fresh(runtime, 1, pad, tokens.shape[1], None)
         logits(runtime, part, tokens)
         parts.append(part)
     joined = aligned(parts, None)
@@ -162,11 +162,76 @@ def test_batches_of_different_widths_join_into_one(
     for row, (prompt, token) in enumerate(zip(prompts, range(5, 10), strict=True)):
         expected = rigs.logits_of(stocks(family), [*prompt, token])[-1]
         assert np.abs(got[row] - expected).max() < CLOSE
-    short = aligned([joined.keep([[1], [4]], None, 0)], None)
+    short = aligned([joined.keep([[1, 4]], None, 0)], None)
     assert short.layout.cursor == 5  # the columns that were padding in both are gone
     got = last(runtime, short, [10, 11])
     for row, (prompt, ending) in enumerate([(prompts[1], [6, 10]), (prompts[4], [9, 11])]):
         expected = rigs.logits_of(stocks(family), [*prompt, *ending])[-1]
+        assert np.abs(got[row] - expected).max() < CLOSE
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_rows_of_several_batches_run_in_one_pass_each_behind_its_own_prefix(
+    family: str, runtimes: Runtimes, folder_of: Callable[[str], Path]
+) -> None:
+    runtime, basis = runtimes(family)
+    flat = np.concatenate([np.zeros((1, basis.coordinates.total), np.float32)] * 3)
+    flat[1:] = rigs.experts(basis, 2, scale=0.1)
+    groups = [(1, rigs.prompts_of([25, 21], 19)), (0, rigs.prompts_of([9, 30, 4])), (2, [])]
+    groups[2] = (2, rigs.prompts_of([12], seed=4))
+    parts, rows = [], []
+    for (expert, prompts), split in zip(groups, (18, 0, 0), strict=True):
+        edits = runtime.edits(mx.array(flat[[expert]]))
+        prefix = None
+        if split:
+            shared = Batch.fresh(runtime, 1, np.zeros(1, np.int32), split, edits)
+            runtime.forward(shared, prompts[0][None, :split])
+            prefix = shared.filled()
+        tokens, pad = right_aligned([prompt[split:] for prompt in prompts])
+        part = Batch.fresh(runtime, 1, pad, tokens.shape[1] + 1, edits, prefix)
+        runtime.forward(part, tokens)
+        parts.append(part)
+        rows += [(expert, prompt) for prompt in prompts]
+    slots = mx.array(np.stack([flat[expert] for expert, _ in rows]))
+
+    def check(batches: Sequence[Batch], order: Sequence[int], endings: list[list[int]]) -> None:
+        asked = [rows[index] for index in order]
+        edits = runtime.edits(slots[mx.array(list(order))])
+        last = np.array([[ending[-1]] for ending in endings], np.int32)
+        hidden = runtime.together(batches, last, edits)
+        got = np.array(runtime.logits(hidden[:, -1]))
+        for row, ((expert, prompt), ending) in enumerate(zip(asked, endings, strict=True)):
+            reference = rigs.edited(folder_of(family), basis, flat[expert])
+            expected = rigs.logits_of(reference, [*prompt, *ending])[-1]
+            assert np.abs(got[row] - expected).max() < CLOSE
+
+    check(parts, range(6), [[5], [6], [7], [8], [9], [10]])
+    copied = absorbed(parts[0])
+    assert copied.layout.prefix == 0
+    assert absorbed(copied) is copied
+    joined = aligned([copied, parts[2], parts[1].keep([[2, 1]], None, 0)], None)
+    endings = [[5, 1], [6, 2], [10, 3], [9, 4], [8, 5]]
+    check([joined], [0, 1, 5, 4, 3], endings)
+
+
+def test_batches_behind_one_prefix_join_behind_it(
+    runtimes: Runtimes, stocks: Callable[[str], Any]
+) -> None:
+    runtime, _ = runtimes("llama")
+    prompts = rigs.prompts_of([25, 21, 30], 19)
+    shared = Batch.fresh(runtime, 1, np.zeros(1, np.int32), 18, None)
+    runtime.forward(shared, prompts[0][None, :18])
+    parts = []
+    for members in (prompts[:2], prompts[2:]):
+        tokens, pad = right_aligned([prompt[18:] for prompt in members])
+        part = Batch.fresh(runtime, 1, pad, tokens.shape[1], None, shared.filled())
+        runtime.forward(part, tokens)
+        parts.append(part)
+    joined = aligned(parts, shared.filled())
+    assert (joined.layout.prefix, joined.layout.cursor) == (18, 12)
+    got = last(runtime, joined, [5, 6, 7])
+    for row, (prompt, token) in enumerate(zip(prompts, [5, 6, 7], strict=True)):
+        expected = rigs.logits_of(stocks("llama"), [*prompt, token])[-1]
         assert np.abs(got[row] - expected).max() < CLOSE
 
 

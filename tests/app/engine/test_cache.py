@@ -1,10 +1,8 @@
-"""The grouped key-value store against attention written out in NumPy; the prefix cache."""
+"""The grouped key-value store against attention written out in NumPy."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
-from app.engine.cache import Context, GroupKV, Layout, PrefixCache, shared_prefix  # isort: skip
+from app.engine.cache import Context, GroupKV, Joined, Layout  # isort: skip
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
@@ -280,90 +278,31 @@ def test_stores_side_by_side_hold_all_groups_columns_and_prefixes() -> None:
     assert both.capacity == 6
 
 
-tokens_ = st.lists(st.integers(0, 2), max_size=6)
-
-
-@given(tokens_, tokens_)
-def test_shared_prefix_counts_leading_equal_tokens(a: list[int], b: list[int]) -> None:
-    expected = 0
-    while expected < min(len(a), len(b)) and a[expected] == b[expected]:
-        expected += 1
-    assert shared_prefix(np.array(a, np.int32), np.array(b, np.int32)) == expected
-
-
-def tensors(tokens: list[int], mark: float) -> list[tuple[mx.array, mx.array]]:
-    """One layer of 8 bytes a token, whose values tell whose it is."""
-    return [(mx.full((1, 1, len(tokens), 1), mark), mx.full((1, 1, len(tokens), 1), -mark))]
-
-
-Step = tuple[str, str, list[int]]
-steps_ = st.lists(
-    st.tuples(
-        st.sampled_from(["add", "longest", "longest", "forget"]),
-        st.sampled_from(["", "a", "b"]),
-        st.lists(st.integers(0, 2), min_size=1, max_size=5),
-    ),
-    max_size=25,
-)
-
-
-class Model:
-    """The prefix cache, written plainly: entries of (expert, tokens, mark), oldest use first."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.entries: OrderedDict[int, tuple[str, list[int], float]] = OrderedDict()
-
-    def held(self) -> int:
-        return sum(8 * len(tokens) for _, tokens, _ in self.entries.values())
-
-    def add(self, number: int, expert: str, tokens: list[int]) -> None:
-        if 8 * len(tokens) > self.budget:
-            return
-        self.entries[number] = (expert, tokens, float(number))
-        while self.held() > self.budget:
-            self.entries.popitem(last=False)
-
-    def longest(self, expert: str, tokens: list[int]) -> int:
-        best, best_key = 0, -1
-        for key, (owner, known, _) in self.entries.items():
-            shared = shared_prefix(np.array(known), np.array(tokens))
-            if owner == expert and shared > best:
-                best, best_key = shared, key
-        if best:
-            self.entries.move_to_end(best_key)
-        return best
-
-
-@given(st.integers(8, 100), steps_)
-def test_the_prefix_cache_keeps_to_its_expert_its_bytes_and_the_recently_used(
-    budget: int, steps: list[Step]
-) -> None:
-    cache, model = PrefixCache(budget), Model(budget)
-    owners: dict[float, str] = {}
-    for number, (action, expert, tokens) in enumerate(steps):
-        ids = np.array(tokens, np.int32)
-        if action == "add":
-            owners[float(number)] = expert
-            cache.add(expert, ids, tensors(tokens, float(number)))
-            model.add(number, expert, tokens)
-        elif action == "forget":
-            cache.forget(expert)
-            for key in [k for k, (owner, *_) in model.entries.items() if owner == expert]:
-                del model.entries[key]
-        else:
-            length, layers = cache.longest(expert, ids)
-            assert length == model.longest(expert, tokens)
-            assert (length == 0) == (layers == [])
-            if layers:
-                assert owners[layers[0][0][0, 0, 0, 0].item()] == expert
-                assert layers[0][0].shape[2] >= length
-        assert cache.held_bytes == model.held() <= budget
-
-
-def test_a_cleared_prefix_cache_is_empty() -> None:
-    cache = PrefixCache(1000)
-    cache.add("a", np.array([1, 2]), tensors([1, 2], 1))
-    cache.clear()
-    assert cache.held_bytes == 0
-    assert cache.longest("a", np.array([1, 2])) == (0, [])
+@pytest.mark.parametrize("window", [None, 5])
+def test_joined_stores_attend_as_each_alone(window: int | None) -> None:
+    rng = np.random.default_rng(6)
+    alone, joined = [], []
+    for rows, prefix, width in [(2, 0, 7), (3, 4, 5), (1, 9, 1)]:
+        shape = (rows, KV_HEADS, width, DEPTH)
+        shared = [mx.array(rng.normal(0, 1, (1, KV_HEADS, prefix, DEPTH))) for _ in range(2)]
+        own = [mx.array(rng.normal(0, 1, shape)) for _ in range(2)]
+        pad = rng.integers(0, width, rows).astype(np.int32)
+        for stores in (alone, joined):
+            layout = Layout(1, rows, prefix, pad)
+            layout.cursor = width
+            before = (shared[0], shared[1]) if prefix else None
+            stores.append(GroupKV(layout, width + 1, before, (own[0], own[1])))
+            layout.begin(1)
+    q, k, v = (
+        mx.array(rng.normal(0, 1, (6, heads, 1, DEPTH))) for heads in (HEADS, KV_HEADS, KV_HEADS)
+    )
+    parts = [
+        store.attend(q[a:b], k[a:b], v[a:b], SCALE, window)
+        for store, a, b in zip(alone, (0, 2, 5), (2, 5, 6), strict=True)
+    ]
+    positions = mx.concatenate([store.positions for store in joined])
+    together = Joined(joined, positions)
+    np.testing.assert_array_equal(
+        np.array(together.attend(q, k, v, SCALE, window)), np.array(mx.concatenate(parts))
+    )
+    assert together.positions.shape == (6,)

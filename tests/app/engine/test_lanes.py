@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from app.engine.batch import Batch, Runtime
-from app.engine.cache import PrefixCache
 from app.engine.layers import Edits
+from app.engine.prefixes import PrefixCache
 from app.engine.sampling import Sampling
 from app.engine.text import RowText
 from tests.app.engine import rigs
@@ -63,6 +64,7 @@ class Hall:
         self.table[1:3] = rigs.experts(basis, 2)
         self.table[3, 3] = np.inf
         self.reference = cache(lambda slot: rigs.edited(folder, basis, self.table[slot]))
+        self.answer = cache(self._answer)
         self.prefixes = PrefixCache(1 << 24)
         self.widths: list[int] = []
 
@@ -85,11 +87,17 @@ class Hall:
             def logits(tokens: list[int], slot: int = user.slot) -> rigs.FloatArray:
                 return rigs.logits_of(self.reference(slot), tokens)
 
-            limit = user.sampling.max_tokens
-            expected = rigs.greedy_of(logits, user.prompt, limit, self.runtime.eos)
+            prompt = tuple(int(token) for token in user.prompt)
+            expected = self.answer(user.slot, prompt, user.sampling.max_tokens)
             rigs.assert_same_tokens(user.text.tokens, expected, logits, user.prompt)
             assert user.endings == [None]
             assert "".join(user.deltas) == user.text.text
+
+    def _answer(self, slot: int, prompt: tuple[int, ...], limit: int) -> list[int]:
+        def logits(tokens: list[int]) -> rigs.FloatArray:
+            return rigs.logits_of(self.reference(slot), tokens)
+
+        return rigs.greedy_of(logits, prompt, limit, self.runtime.eos)
 
 
 @pytest.fixture(params=["llama", "gemma3_text"])
@@ -158,8 +166,7 @@ def test_a_lane_of_the_base_alone_has_no_edits(hall: Hall) -> None:
     lane = hall.lane()
     users = [hall.user(p) for p in rigs.prompts_of([6, 8])]
     rigs.run_steps(lane.admit(users))
-    assert lane._batch is not None
-    assert lane._batch.edits is None
+    assert lane._edits is None
     drain(lane)
     hall.check(*users)
 
@@ -208,7 +215,8 @@ def test_a_known_prefix_of_the_same_expert_is_not_prefilled_again(hall: Hall) ->
         drain(lane)
     hall.check(*users)
     prefills = [width for width in hall.widths if width > 1]
-    assert prefills == [30, 7]  # 33 - 26; all but the last token of the third is known
+    # 26 and 29 tokens are known of the second and third: 16, in whole blocks.
+    assert prefills == [30, 33 - 16, 30 - 16]
 
 
 def test_a_prefix_of_another_expert_is_never_used(hall: Hall) -> None:
@@ -241,6 +249,97 @@ def test_rows_with_different_known_prefixes_are_prefilled_together(hall: Hall) -
     hall.check(*first, *users)
 
 
+@pytest.mark.parametrize("expert", ["base", "one"])
+def test_what_prompts_of_one_expert_share_is_read_once_and_held_once(
+    hall: Hall, expert: str
+) -> None:
+    lane = hall.lane()
+    prompts = rigs.prompts_of([90, 73, 97, 81], shared=70, seed=6)
+    users = [hall.user(prompt, expert) for prompt in prompts]
+    rigs.run_steps(lane.admit(users[:3]))
+    assert hall.widths[:2] == [64, 97 - 64]
+    [cohort] = lane._cohorts
+    assert cohort.known is not None
+    assert cohort.known.length == cohort.batch.layout.prefix == 64
+    rigs.run_steps(lane.admit(users[3:]))  # knows them already
+    assert hall.widths[2] == 81 - 64
+    assert lane._cohorts[1].known == cohort.known
+    drain(lane)
+    hall.check(*users)
+
+
+def test_what_a_cancelled_group_shares_is_not_read_to_its_end(hall: Hall) -> None:
+    lane = hall.lane()
+    users = [hall.user(p) for p in rigs.prompts_of([600, 600], shared=590)]
+    steps = lane.admit(users)
+    mx.eval(next(steps))
+    for user in users:
+        user.cancelled = True
+    assert next(steps, None) is None
+    assert [user.endings for user in users] == [[None], [None]]
+    assert hall.widths == [256]
+
+
+def test_a_lane_has_few_cohorts_whatever_comes_and_goes(hall: Hall) -> None:
+    lane = hall.lane()
+    prompts = rigs.prompts_of([40, 44, 37, 41], shared=34, seed=7)
+    others = rigs.prompts_of([9, 30, 17, 5, 22, 12], seed=8)
+    experts = ["one", "two", "base", "one", "two", "base"]
+    users = [hall.user(p, "one", max_tokens=12) for p in prompts]
+    users += [hall.user(p, e, max_tokens=9) for p, e in zip(others, experts, strict=True)]
+    for user in users:
+        rigs.run_steps(lane.admit([user]))
+        step(lane)
+        assert len(lane._cohorts) <= 4
+    drain(lane)
+    hall.check(*users)
+
+
+def test_rows_that_come_and_go_at_random_answer_as_each_model_alone(hall: Hall) -> None:
+    """With both families: 200 random sequences of joining, reading, cancelling and leaving."""
+    pool = rigs.prompts_of([34, 5, 41, 20, 37, 12], seed=9)
+    pool[2][:32] = pool[4][:32] = pool[0][:32]  # a task's prompts begin alike
+    for seed in range(100):
+        users = walk(hall, np.random.default_rng(seed), pool)
+        hall.check(*(user for user in users if not user.cancelled))
+        assert all(len(user.endings) == 1 for user in users)
+
+
+def walk(hall: Hall, rng: np.random.Generator, pool: Sequence[rigs.Tokens]) -> list[User]:
+    """Users of two lanes whose groups are read in turns, chunk by chunk, between decode steps."""
+    lanes = [hall.lane(), hall.lane()]
+    users: list[User] = []
+    reading: deque[Any] = deque()
+    for _ in range(int(rng.integers(6, 14))):
+        action = rng.choice(["admit", "read", "read", "step", "step", "cancel"])
+        if action == "admit":
+            group = [
+                hall.user(
+                    pool[rng.integers(len(pool))],
+                    EXPERTS[rng.integers(3)],
+                    max_tokens=int(rng.integers(1, 6)),
+                )
+                for _ in range(rng.integers(1, 4))
+            ]
+            users += group
+            reading.append(lanes[rng.integers(2)].admit(group))
+        elif action == "read" and reading:
+            steps = reading.popleft()
+            if (arrays := next(steps, None)) is not None:
+                mx.eval(arrays)
+                reading.append(steps)
+        elif action == "cancel" and users:
+            users[rng.integers(len(users))].cancelled = True
+        else:
+            for lane in lanes:
+                step(lane)
+    for steps in reading:
+        rigs.run_steps(steps)
+    for lane in lanes:
+        drain(lane)
+    return users
+
+
 def test_prefixes_are_shared_by_lanes(hall: Hall) -> None:
     prompt = rigs.prompts_of([25])[0]
     users = [hall.user(prompt), hall.user(prompt)]
@@ -249,7 +348,7 @@ def test_prefixes_are_shared_by_lanes(hall: Hall) -> None:
         rigs.run_steps(lane.admit([user]))
         drain(lane)
     hall.check(*users)
-    assert [width for width in hall.widths if width > 1] == [25]
+    assert [width for width in hall.widths if width > 1] == [25, 25 - 16]
 
 
 def test_a_prompt_longer_than_a_pass_is_prefilled_in_parts(hall: Hall) -> None:
