@@ -68,6 +68,7 @@ class Watchdog:
         self._left: dict[str, Any] = {}  # counts of the last thread, while there is none
         self._settled = threading.Event()  # set while no restart is under way
         self._settled.set()
+        self._clock = time.monotonic
         self._thread = threading.Thread(target=self._watch, name="nightowl-watchdog", daemon=True)
         self.base: Base
         self.restarts = 0
@@ -98,7 +99,7 @@ class Watchdog:
         if worker is None:
             return
         worker.inbox.close(stopped)
-        while worker.alive and not self._overdue(worker, time.monotonic()):
+        while worker.alive and not self._overdue(worker, self._clock()):
             worker.join(self._period)
         if worker.alive:
             worker.cut_off(stopped)
@@ -150,7 +151,7 @@ class Watchdog:
             "status": state,
             "restarts": self.restarts,
             "last_restart": self.last_restart,
-            "step_age_s": round(time.monotonic() - pulse.since, 3) if pulse and running else None,
+            "step_age_s": round(self._clock() - pulse.since, 3) if pulse and running else None,
             **(self._left if worker is None else worker.counts()),
         }
 
@@ -158,14 +159,10 @@ class Watchdog:
 
     def check(self, now: float) -> None:
         """Look after the thread as of ``now``: replace it, or ask it for a token."""
-        worker = self._worker
-        if worker is None or self._state != "ok":
-            return
-        trouble = self._trouble(worker, now)
-        if trouble is not None:
-            self._replace(worker, trouble)
-        elif self._probe is None and self._idle_s(worker, now) >= self._care.probe_after_s:
-            self._ask(worker, now)
+        trouble = self._look(now)
+        if trouble is not None and self._retire(trouble):
+            gc.collect()  # the model of a thread that has died, before it is loaded again
+            self._restart()
 
     def _watch(self) -> None:
         while not self._closing.is_set():
@@ -174,7 +171,7 @@ class Watchdog:
             if self._closing.is_set():
                 return
             try:
-                self.check(time.monotonic())
+                self.check(self._clock())
             except EngineError:  # it ends at this very moment: found dead at the next look
                 log.warning("the engine thread took no token", exc_info=True)
 
@@ -184,7 +181,7 @@ class Watchdog:
 
     def _trouble(self, worker: Worker, now: float) -> str | None:
         """What is wrong with the thread, ``None`` if nothing is."""
-        if not worker.alive:
+        if worker.over:
             return worker.failure or "the engine thread has ended"
         if self._overdue(worker, now):
             return f"a step has taken more than {self._care.step_limit_s:g} s"
@@ -196,7 +193,10 @@ class Watchdog:
             return "the engine does not answer" if late else None
         error = self._probe.stream.result().error
         self._probe = None
-        return None if error is None else f"the engine generates no token: {error}"
+        if error is None:
+            return None
+        log.error("the token that an idle engine was asked for: %s", error)
+        return "the engine generates no token"
 
     def _overdue(self, worker: Worker, now: float) -> bool:
         pulse = worker.pulse
@@ -217,20 +217,33 @@ class Watchdog:
         worker.inbox.put(stream)
         return stream
 
-    def _replace(self, worker: Worker, trouble: str) -> None:
-        """Cut the thread off and start another, or give up after some attempts."""
-        log.error("the engine is restarted: %s", trouble)
+    def _look(self, now: float) -> str | None:
+        """What is wrong with the thread; one that only has nothing to do is asked for a token."""
+        worker = self._worker
+        if worker is None or self._state != "ok":
+            return None
+        trouble = self._trouble(worker, now)
+        idle = trouble is None and self._probe is None
+        if idle and self._idle_s(worker, now) >= self._care.probe_after_s:
+            self._ask(worker, now)
+        return trouble
+
+    def _retire(self, trouble: str) -> bool:
+        """Cut the thread off; False if it is being stopped anyway."""
         with self._lock:
-            if self._state != "ok":  # it is being stopped
-                return
+            worker = self._worker
+            if worker is None or self._state != "ok":
+                return False
             self._state, self._worker, self._probe = "restarting", None, None
             self._left = worker.counts() | _NOTHING
             self._settled.clear()
-        worker.cut_off(self._reason("restarting"))
-        self._cut_off = [old for old in (*self._cut_off, worker) if old.alive]
+        log.error("the engine is restarted: %s", trouble)
         self.last_restart = {"at": datetime.now(UTC).isoformat(), "reason": trouble}
-        del worker  # with a dead thread's model, before another one is loaded
-        gc.collect()
+        self._abandon(worker, self._reason("restarting"))
+        return True
+
+    def _restart(self) -> None:
+        """Start another thread, or give up after some attempts."""
         for attempt in range(self._care.attempts):
             pause = self._care.backoff_s * 2 ** (attempt - 1) if attempt else 0
             if self._closing.wait(pause):
@@ -243,7 +256,7 @@ class Watchdog:
             if self._state == "restarting":
                 self._state = "failed"
             self._settled.set()
-        log.error("the engine could not be restarted %d times: it is given up", attempt + 1)
+        log.error("the engine could not be restarted: it is given up")
 
     def _serve(self, worker: Worker) -> None:
         """Let a new thread meet users, unless the engine is being stopped."""
@@ -260,7 +273,7 @@ class Watchdog:
 
     def _attempt(self) -> Worker | None:
         """A new thread that has generated a token; ``None``, logged, if it cannot."""
-        began = time.monotonic()
+        began = self._clock()
         worker = self._make(self._wake.set)
         worker.start()
         try:
@@ -277,14 +290,14 @@ class Watchdog:
             log.exception("the engine could not be restarted")
             self._abandon(worker, self._reason("restarting"))
             return None
-        self._load_s = time.monotonic() - began
+        self._load_s = self._clock() - began
         return worker
 
     def _abandon(self, worker: Worker, reason: EngineError) -> None:
         worker.cut_off(reason)
-        worker.join(self._period)
-        if worker.alive:
-            self._cut_off.append(worker)
+        if worker.over:
+            worker.join()
+        self._cut_off = [old for old in (*self._cut_off, worker) if old.alive]
 
     def _reason(self, state: State) -> EngineError:
         if state == "restarting":

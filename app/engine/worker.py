@@ -32,7 +32,6 @@ from app.engine import platform
 from app.engine.admission import Admission
 from app.engine.basis import load_basis
 from app.engine.batch import Runtime
-from app.engine.cache import PrefixCache
 from app.engine.config import EngineConfig
 from app.engine.errors import EngineError, EngineRestarting
 from app.engine.folder import context_length
@@ -40,6 +39,7 @@ from app.engine.inbox import Inbox
 from app.engine.lanes import Lane
 from app.engine.models import LoadedModel, ModelInfo, load, show
 from app.engine.pace import Pace
+from app.engine.prefixes import PrefixCache
 from app.engine.rollout import Population
 from app.engine.slots import ExpertSlots
 from trainers.spectral import Coordinates
@@ -89,7 +89,8 @@ class Worker:
         inbox: what it has to do; closing it ends the thread.
         loaded: the base once it can serve; ``ModelError`` and others if it cannot.
         pulse: how far it has got.
-        failure: what ended the thread, if anything did.
+        failure: what ended the thread, if anything did; nothing of what it was working on.
+        over: whether it serves no more and only has to end.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Worker:
         self.loaded: Future[Base] = Future()
         self.pulse = Pulse(0, time.monotonic(), running=False)
         self.failure: str | None = None
+        self.over = False
         self._pace = Pace(config.manners)
         self._tokens = 0
         self._last_step_s = 0.0
@@ -161,7 +163,7 @@ class Worker:
         try:
             base = self._load()
         except BaseException as error:
-            self.failure = f"the model could not be loaded: {error}"
+            self.failure = f"the model could not be loaded: {type(error).__name__}"
             self.inbox.close(_lost())
             self.loaded.set_exception(error)
         else:
@@ -169,6 +171,7 @@ class Worker:
             self.loaded.set_result(base)
             self._serve()
         self.inbox.fail()
+        self.over = True
         # This thread made them: left alone they abort the process when it ends.
         mx.clear_streams()
         self._ended()
@@ -182,7 +185,7 @@ class Worker:
                 self._end()
         except Exception as error:
             log.exception("the engine thread failed")
-            self.failure = f"the engine failed: {error}"
+            self.failure = f"the engine thread failed: {type(error).__name__}"
             self.inbox.close(_lost())
 
     def _begin(self) -> None:
