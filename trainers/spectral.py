@@ -130,7 +130,7 @@ class Coordinates:
         for name, size in self.sizes.items():
             if tensors[name].shape != (size,):
                 raise ValueError(f"{name}: shape {tensors[name].shape}, expected ({size},)")
-        return np.concatenate([tensors[name].astype(np.float32) for name in self.sizes])
+        return np.concatenate([tensors[name] for name in self.sizes], dtype=np.float32)
 
 
 @dataclass(frozen=True)

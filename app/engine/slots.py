@@ -1,4 +1,4 @@
-"""Experts held ready on the device: a table of slots, least recently used first out."""
+"""Experts held ready on the device, each in a slot of its own; least recently used first out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class NoFreeSlot(Exception):
 
 
 class ExpertSlots:
-    """A (slots + 1, total) table; slot 0 is the plain base and stays zero.
+    """Slots of (total,) coordinates; slot 0 is the plain base and stays zero.
+
+    An array per slot: a table of all would be copied whole to write one of them.
 
     Args:
         runtime: the base model.
@@ -36,11 +38,9 @@ class ExpertSlots:
     def __init__(self, runtime: Runtime, count: int, source: Callable[[str], Tensors]) -> None:
         self._runtime = runtime
         self._source = source
-        self._table = mx.zeros((count + 1, runtime.coordinates.total))
-        mx.eval(self._table)
-        # The first write is several times slower than the others: not at a user's cost.
-        self._table[0] = mx.zeros(runtime.coordinates.total)
-        mx.eval(self._table)
+        base = mx.zeros(runtime.coordinates.total)
+        mx.eval(base)
+        self._slots = [base] * (count + 1)
         self._free = list(range(count, 0, -1))
         self._held: dict[str, int] = {}  # in order of last use
         self._pins: dict[str, int] = {}
@@ -78,7 +78,7 @@ class ExpertSlots:
         """The edits of rows in these slots; ``None`` when all are the plain base."""
         if not any(slots):
             return None
-        return self._runtime.edits(self._table[mx.array(list(slots))])
+        return self._runtime.edits(mx.stack([self._slots[slot] for slot in slots]))
 
     def _load(self, expert: str) -> int:
         idle = None if self._free else self._idle()
@@ -89,8 +89,8 @@ class ExpertSlots:
         if idle is not None:
             self._free.append(self._held.pop(idle))
         slot = self._free.pop()
-        self._table[slot] = mx.array(flat)
-        mx.eval(self._table)
+        self._slots[slot] = mx.array(flat)
+        mx.eval(self._slots[slot])
         self.last_read_ms = 1000 * (read - started)
         self.last_swap_ms = 1000 * (time.perf_counter() - read)
         return slot
