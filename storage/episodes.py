@@ -23,19 +23,21 @@ class EpisodeDraft:
     model: str | None = None
     client_id: str | None = None
     idempotency_key: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
 
     def content_hash(self) -> str:
         """Identity of everything but the idempotency key. Raises Invalid for what is no JSON."""
-        return content_hash(
-            {
-                "messages": self.messages,
-                "completion": self.completion,
-                "item": self.item,
-                "group": self.group,
-                "model": self.model,
-                "client_id": self.client_id,
-            }
-        )
+        content = {
+            "messages": self.messages,
+            "completion": self.completion,
+            "item": self.item,
+            "group": self.group,
+            "model": self.model,
+            "client_id": self.client_id,
+        }
+        if self.tool_calls is not None:  # without any, the hash is that of the first schema
+            content["tool_calls"] = self.tool_calls
+        return content_hash(content)
 
 
 class GradeLike(Protocol):
@@ -112,6 +114,7 @@ def add(session: Session, task: str, draft: EpisodeDraft, grade: GradeLike) -> t
         client_id=draft.client_id,
         idempotency_key=draft.idempotency_key,
         content_hash=digest,
+        tool_calls=draft.tool_calls,
     )
     session.add(episode)
     session.flush()

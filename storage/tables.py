@@ -137,6 +137,8 @@ class Episode(Row, table=True):
     idempotency_key: str | None = None
     content_hash: str
     created_at: datetime = Field(default_factory=utcnow, sa_type=UtcDateTime)
+    # The calls of an answer that was given as a message; None where it was given as text.
+    tool_calls: Any = Field(default=None, sa_type=_OPTIONAL_JSON, nullable=True)
 
 
 class GradeRow(Row, table=True):

@@ -1,10 +1,23 @@
 """Chat and models on the wire, in OpenAI's shapes."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
-from app.api.wire import MAX_SEED, Incoming, Label, Messages, Outgoing, Tools
+from app.api.wire import MAX_SEED, Incoming, Json, Label, Messages, Outgoing, Text, Tools
+
+MAX_CHOICES = 8
+MAX_TOP_LOGPROBS = 20
 
 
 class StreamOptions(Incoming):
@@ -15,11 +28,72 @@ class StreamOptions(Incoming):
 
 
 class TextFormat(Incoming):
-    """The one response format there is."""
+    """Any text."""
 
     type: Literal["text"]
 
 
+class ObjectFormat(Incoming):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Incoming):
+    """A JSON schema. Answers are held to it whether `strict` or not."""
+
+    # Named `schema` for users; pydantic's models have a method of that name.
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    body: Json = Field(alias="schema")
+    strict: bool | None = None
+
+
+class SchemaFormat(Incoming):
+    """JSON that fits a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+def _format_tag(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    kinds = {"text": "any text", "json_object": "any object", "json_schema": "a schema"}
+    return kinds.get(kind) if isinstance(kind, str) else None
+
+
+ResponseFormat = Annotated[
+    Annotated[TextFormat, Tag("any text")]
+    | Annotated[ObjectFormat, Tag("any object")]
+    | Annotated[SchemaFormat, Tag("a schema")],
+    Discriminator(
+        _format_tag,
+        custom_error_type="response_format",
+        custom_error_message="has type text, json_object or json_schema",
+    ),
+]
+
+
+class FunctionName(Incoming):
+    """Which function."""
+
+    name: Label
+
+
+class NamedTool(Incoming):
+    """A tool that has to be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["auto", "none", "required"], Tag("a word")]
+    | Annotated[NamedTool, Tag("a tool")],
+    Discriminator(lambda choice: "a word" if isinstance(choice, str) else "a tool"),
+]
 Zero = Annotated[float, Field(ge=0, le=0)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
@@ -52,10 +126,12 @@ class ChatCreate(Incoming):
         Annotated[list[Stop], Field(max_length=4)] | None, BeforeValidator(listed_stop)
     ] = None
     tools: Tools | None = None
-    tool_choice: Literal["auto", "none"] | None = None
-    response_format: TextFormat | None = None
-    n: Literal[1] | None = None
-    logprobs: Literal[False] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     frequency_penalty: Zero | None = None
     presence_penalty: Zero | None = None
     store: Literal[False] | None = None
@@ -67,6 +143,8 @@ class ChatCreate(Incoming):
             raise ValueError("stream_options needs stream to be true")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise ValueError("max_tokens and max_completion_tokens say the same: give one")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs to be true")
         return self
 
 
@@ -78,21 +156,66 @@ class Usage(Outgoing):
     total_tokens: int
 
 
+class CalledFunction(Outgoing):
+    """What is called; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ChatToolCall(Outgoing):
+    """A tool call of an answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ChatMessage(Outgoing):
-    """The model's answer."""
+    """The model's answer; `content` is null where it consists of tool calls alone."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    refusal: None = None
+    tool_calls: list[ChatToolCall] | None = None
+
+    @model_serializer(mode="wrap")
+    def _plain(self, handler: SerializerFunctionWrapHandler) -> Json:
+        """Without `tool_calls` where there are none, as OpenAI has it."""
+        fields: Json = handler(self)
+        if fields["tool_calls"] is None:
+            del fields["tool_calls"]
+        return fields
+
+
+class TopLogprob(Outgoing):
+    """A token that could have come; `token` is its text, which may be part of a character."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class TokenLogprob(TopLogprob):
+    """A token of the answer."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(Outgoing):
+    """The tokens of an answer with their log-probabilities."""
+
+    content: list[TokenLogprob]
     refusal: None = None
 
 
 class ChatChoice(Outgoing):
-    """The one choice of an answer."""
+    """One of the answers."""
 
-    index: Literal[0] = 0
+    index: int
     message: ChatMessage
-    logprobs: None = None
-    finish_reason: Literal["stop", "length"]
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: Literal["stop", "length", "tool_calls"]
 
 
 class ChatCompletion(Outgoing):

@@ -7,16 +7,17 @@ from sqlmodel import Session
 
 from app.api import graders
 from app.api.errors import ApiError
+from app.api.grading import grader_of
 from app.api.schemas import EpisodeBody, EpisodeCreate, EpisodePublic
-from app.api.wire import Deleted, Listed
+from app.api.wire import Deleted, Listed, called, said
 from app.night.data import grade_draft
+from app.night.grading import sample_of
 from app.security import Name
 from app.state import Parts, Running
 from storage import episodes, tasks
 from storage.episodes import EpisodeDraft, GradeDraft
 from storage.errors import Conflict, Invalid, NotFound, StorageError
 from storage.tables import Episode, GradeRow, Task
-from verifiers import Sample
 
 router = APIRouter(prefix="/episodes")
 
@@ -92,9 +93,10 @@ def _grade_all(parts: Parts, drafts: list[EpisodeCreate], *, listed: bool) -> li
     graded: dict[int, GradeDraft] = {}
     for task in found.values():
         of = [index for index, draft in enumerate(drafts) if draft.task == task.name]
-        grades = parts.graders.grade_many(
-            task.grader,
-            [(Sample(output_text=drafts[i].completion), drafts[i].item) for i in of],
+        answers = [drafts[index].completion for index in of]
+        samples = [sample_of(said(answer), called(answer)) for answer in answers]
+        grades = grader_of(parts, task, task.grader)(
+            [(sample, drafts[i].item) for sample, i in zip(samples, of, strict=True)]
         )
         graded |= zip(of, [grade_draft(grade, task.grader_hash) for grade in grades], strict=True)
     return [graded[index] for index in range(len(drafts))]
@@ -116,12 +118,13 @@ def _refused(error: StorageError, place: str) -> Exception:
 def _draft(body: EpisodeCreate) -> EpisodeDraft:
     return EpisodeDraft(
         messages=[message.plain() for message in body.messages],
-        completion=body.completion,
+        completion=said(body.completion),
         item=body.item,
         group=body.group,
         model=body.model,
         client_id=body.client_id,
         idempotency_key=body.idempotency_key,
+        tool_calls=called(body.completion),
     )
 
 
@@ -145,6 +148,7 @@ def _with_grade(episode: Episode, grade: GradeRow | None) -> EpisodePublic:
         task=episode.task,
         messages=episode.messages,
         completion=episode.completion,
+        tool_calls=episode.tool_calls,
         item=episode.item,
         group=episode.group_key,
         model=episode.model,

@@ -14,7 +14,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.engine.errors import ContextOverflow, EngineBusy, EngineError, EngineStopped
+from app.engine.errors import (
+    ContextOverflow,
+    EngineBusy,
+    EngineError,
+    EngineFailed,
+    EngineRestarting,
+    EngineStopped,
+)
 from app.security import error_body
 from storage.errors import (
     Busy,
@@ -29,7 +36,12 @@ from storage.errors import (
 logger = logging.getLogger("nightowl")
 
 # Tags of unions: pydantic puts them into the place of an error, where they name no field.
-UNION_TAGS = frozenset({"one episode", "many episodes"})
+UNION_TAGS = frozenset(
+    {
+        *("one episode", "many episodes", "a text", "a message"),
+        *("any text", "any object", "a schema", "a word", "a tool"),
+    }
+)
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _STORAGE: dict[type[StorageError], tuple[int, str]] = {
@@ -44,6 +56,8 @@ _ENGINE: dict[type[EngineError], tuple[int, str]] = {
     ContextOverflow: (400, "context_length_exceeded"),
     EngineBusy: (429, "queue_full"),
     EngineStopped: (503, "stopping"),
+    EngineRestarting: (503, "restarting"),
+    EngineFailed: (503, "engine_failed"),
 }
 _VALIDATION_CODES = {
     "missing": "missing_required_parameter",
@@ -66,9 +80,12 @@ class ApiError(Exception):
         self.param = param
 
 
-def error_event(status: int, message: str, *, code: str | None = None) -> dict[str, Any]:
+def error_event(error: ApiError | EngineError) -> dict[str, Any]:
     """The JSON of an error that breaks off a stream, where the status line has long been sent."""
-    return _body(status, message, code, None)
+    if isinstance(error, ApiError):
+        return _body(error.status, error.message, error.code, error.param)
+    status, code = _ENGINE.get(type(error), (500, "engine"))
+    return _body(status, str(error), code, None)
 
 
 def error_response(
@@ -157,7 +174,12 @@ async def _on_storage_error(_request: Request, error: Exception) -> JSONResponse
 async def _on_engine_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, EngineError)
     status, code = _ENGINE.get(type(error), (500, "engine"))
-    return error_response(status, str(error), code=code)
+    response = error_response(status, str(error), code=code)
+    if isinstance(error, EngineRestarting):
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, EngineFailed):  # nothing will be different later
+        del response.headers["Retry-After"]
+    return response
 
 
 async def _on_bug(_request: Request, _error: Exception) -> JSONResponse:

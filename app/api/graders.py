@@ -7,10 +7,11 @@ from app.api.errors import ApiError
 from app.api.grading import dry_run
 from app.api.grading_schemas import GraderExample
 from app.api.schemas import GradePublic, GraderInfo, GraderRun, GraderValid, GraderValidate
-from app.api.wire import Json, Listed
+from app.api.wire import Json, Listed, called, said
+from app.night.grading import sample_of
 from app.state import Running
 from storage.tables import GradeRow
-from verifiers import Grade, Grader, GraderConfigError, Sample, Status
+from verifiers import Grade, Grader, GraderConfigError, Status
 from verifiers.examples import EXAMPLES
 
 router = APIRouter(prefix="/graders")
@@ -19,9 +20,7 @@ router = APIRouter(prefix="/graders")
 def build_grader(config: Json) -> tuple[Grader, str]:
     """The grader of a request's configuration and its hash; a mistake in it is the client's."""
     try:
-        grader = verifiers.build(config)
-        _refuse_tool_calls(grader.describe(), ())
-        return grader, verifiers.grader_hash(config)
+        return verifiers.build(config), verifiers.grader_hash(config)
     except GraderConfigError as error:
         param = f"grader.{error.path}" if error.path else "grader"
         raise ApiError(
@@ -29,15 +28,10 @@ def build_grader(config: Json) -> tuple[Grader, str]:
         ) from error
 
 
-def _refuse_tool_calls(config: Json, path: tuple[str, ...]) -> None:
-    """Answers reach graders as text: one that reads parsed tool calls would never see any."""
-    if config.get("syntax") == "tools":
-        raise GraderConfigError(
-            ".".join((*path, "syntax")),
-            'tool calls are not parsed from answers yet: use "call" or "json"',
-        )
-    for name, nested in config.get("graders", {}).items():
-        _refuse_tool_calls(nested, (*path, "graders", name))
+def reads_tool_calls(config: Json) -> bool:
+    """Whether a valid configuration looks at the calls that were read from an answer."""
+    nested = config.get("graders", {}).values()
+    return config.get("syntax") == "tools" or any(map(reads_tool_calls, nested))
 
 
 def public(grade: Grade | GradeRow, grader_hash: str) -> GradePublic:
@@ -92,5 +86,6 @@ def validate(body: GraderValidate, parts: Running) -> GraderValid:
 def run(body: GraderRun, parts: Running) -> GradePublic:
     """Grades one answer without storing anything."""
     _, digest = build_grader(body.grader)
-    grade = parts.graders.grade(body.grader, Sample(output_text=body.model_sample), body.item)
+    sample = sample_of(said(body.model_sample), called(body.model_sample))
+    grade = parts.graders.grade(body.grader, sample, body.item)
     return public(grade, digest)

@@ -12,6 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from sqlmodel import Session
 
+from app.answering import task_form
 from app.api.errors import ApiError
 from app.api.grading_schemas import (
     DryRun,
@@ -24,13 +25,14 @@ from app.api.grading_schemas import (
 )
 from app.api.wire import Json
 from app.night import data, grading, trust
+from app.night.grading import sample_of
 from app.security import Name
 from app.state import Parts, Running
 from storage import episodes, grades, tasks
 from storage.errors import NotFound
 from storage.tables import Episode, GradeRow, Task
 from trainers.state import FuraSConfig
-from verifiers import Grade, GraderConfigError, Sample, Status, build
+from verifiers import Grade, GraderConfigError, Status, build
 
 router = APIRouter(prefix="/tasks")
 TaskName = Annotated[Name, Path()]
@@ -66,7 +68,7 @@ def regrade(task: TaskName, parts: Running, body: Regrade = Regrade()) -> Regrad
     for step in grading.regrade(
         parts.database,
         row,
-        _grade_many(parts, row.grader),
+        grader_of(parts, row, row.grader),
         after=_after(body.cursor, row.grader_hash),
         errored=body.errored,
     ):
@@ -101,7 +103,7 @@ def examine(task: TaskName, parts: Running) -> TrustReport:
         [episode for episode, _ in graded if episode.id in chosen],
         graded,
         lambda items: parts.graders.references(row.grader, items),
-        _grade_many(parts, row.grader),
+        grader_of(parts, row, row.grader),
         threshold=parts.settings.max_trivial_share,
         max_chars=FuraSConfig.model_validate(row.training).max_tokens * trust.CHARS_PER_TOKEN,
         pause=_limit(parts, TRUST_S),
@@ -115,16 +117,19 @@ def dry_run(parts: Parts, config: Json, task: str, limit: int) -> DryRun:
     """What a valid configuration says of a task's last episodes, next to what is stored."""
     try:
         with parts.database.reading() as session:
-            rows = grades.newest(session, task, tasks.get(session, task).grader_hash, limit)
+            named = tasks.get(session, task)
+            rows = grades.newest(session, task, named.grader_hash, limit)
     except NotFound as error:
         raise ApiError(404, str(error), code="task_not_found", param="task") from error
-    grade_many = _grade_many(parts, config)
+    grade_many = grader_of(parts, named, config)
     ends_at = time.monotonic() + DRY_RUN_S
     made: list[Grade] = []
     rows.reverse()  # the newest are graded first
     while len(made) < len(rows) and time.monotonic() < ends_at:
         some = rows[len(made) : len(made) + grading.STEP]
-        made += grade_many([(Sample(output_text=row.completion), row.item) for row, _ in some])
+        made += grade_many(
+            [(sample_of(row.completion, row.tool_calls), row.item) for row, _ in some]
+        )
     return _summary(task, rows[: len(made)], made, stopped_early=len(made) < len(rows))
 
 
@@ -167,8 +172,13 @@ def _summary(
     )
 
 
-def _grade_many(parts: Parts, config: Json) -> grading.GradeMany:
-    return lambda pairs: parts.graders.grade_many(config, pairs)
+def grader_of(parts: Parts, task: Task, config: Json) -> grading.GradeMany:
+    """Grades answers to a task, by a grader that need not be the task's own."""
+    return grading.reading_calls(
+        lambda pairs: parts.graders.grade_many(config, pairs),
+        task_form(task.tools, task.response_schema),
+        parts.engine.tool_form,
+    )
 
 
 def _limit(parts: Parts, seconds: float) -> Callable[[], None]:

@@ -12,6 +12,7 @@ from app.api.grading_schemas import DryRun, GradeCounts, GraderExample
 from app.api.wire import (
     MAX_LISTED,
     MAX_SEED,
+    Completion,
     Incoming,
     Json,
     Label,
@@ -28,18 +29,24 @@ from verifiers import Status
 
 
 class TaskCreate(Incoming):
-    """A new task. `training` overrides the trainer's defaults for this task."""
+    """A new task. `training` overrides the trainer's defaults for this task.
+
+    Answers fit `response_schema`, if it has one: in chat, in training and at the gate.
+    """
 
     name: Name
     grader: Json
     system_prompt: Text = ""
     tools: Tools | None = None
+    response_schema: Json | None = None
     base_model: str | None = None
     training: Json = Field(default_factory=dict)
 
 
 class TaskUpdate(Incoming):
-    """Changes to a task; what is not named stays. `tools` may be null, the rest may not.
+    """Changes to a task; what is not named stays.
+
+    `tools` and `response_schema` may be null, the rest may not.
 
     `base_model` moves a task of another base model to the one that is being served.
     """
@@ -47,6 +54,7 @@ class TaskUpdate(Incoming):
     grader: Json | None = None
     system_prompt: Text | None = None
     tools: Tools | None = None
+    response_schema: Json | None = None
     base_model: str | None = None
     training: Json | None = None
 
@@ -54,7 +62,7 @@ class TaskUpdate(Incoming):
     def _changes_something(self) -> Self:
         if not self.model_fields_set:
             raise ValueError("name at least one field to change")
-        for name in sorted(self.model_fields_set - {"tools"}):
+        for name in sorted(self.model_fields_set - {"tools", "response_schema"}):
             if getattr(self, name) is None:
                 raise ValueError(f"{name} cannot be null")
         return self
@@ -67,6 +75,7 @@ class TaskPublic(Outgoing):
     name: str
     system_prompt: str
     tools: list[Json] | None
+    response_schema: Json | None
     grader: Json
     grader_hash: str
     base_model: str
@@ -83,11 +92,14 @@ class TaskPublic(Outgoing):
 
 
 class EpisodeCreate(Incoming):
-    """One attempt at a task: what was asked, what was answered, what would have been right."""
+    """One attempt at a task: what was asked, what was answered, what would have been right.
+
+    `completion` is a text, or an assistant's message with `tool_calls` as chat answers have them.
+    """
 
     task: Name
     messages: Messages
-    completion: Text
+    completion: Completion
     item: Json
     group: Label | None = None
     model: Label | None = None
@@ -124,6 +136,7 @@ class EpisodePublic(Outgoing):
     task: str
     messages: list[Json]
     completion: str
+    tool_calls: list[Json] | None
     item: Json
     group: str | None
     model: str | None
@@ -159,7 +172,7 @@ class GraderRun(Incoming):
 
     grader: Json
     item: Json
-    model_sample: Text
+    model_sample: Completion
 
 
 class GraderValid(Outgoing):

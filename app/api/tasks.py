@@ -8,11 +8,13 @@ from fastapi import APIRouter, status
 from pydantic import ValidationError
 from sqlmodel import Session
 
+from app.answering import task_form
 from app.api.errors import ApiError, validation_error
-from app.api.graders import build_grader
+from app.api.graders import build_grader, reads_tool_calls
 from app.api.grading import TaskName, counts
 from app.api.schemas import TaskCreate, TaskPublic, TaskUpdate
 from app.api.wire import Deleted, Listed
+from app.engine.grammar import GrammarError
 from app.state import Parts, Running
 from storage import episodes, tasks, versions
 from storage.errors import NotFound
@@ -30,6 +32,7 @@ def public(session: Session, task: Task) -> TaskPublic:
         name=task.name,
         system_prompt=task.system_prompt,
         tools=task.tools,
+        response_schema=task.response_schema,
         grader=task.grader,
         grader_hash=task.grader_hash,
         base_model=task.base_model,
@@ -60,8 +63,10 @@ def create(body: TaskCreate, parts: Running) -> TaskPublic:
             base_model=served,
             system_prompt=body.system_prompt,
             tools=None if body.tools is None else [tool.plain() for tool in body.tools],
+            response_schema=body.response_schema,
             training=_checked_training(body.training),
         )
+        _require_sound(parts, task)
         return public(session, task)
 
 
@@ -83,7 +88,8 @@ def get(task: TaskName, parts: Running) -> TaskPublic:
 def update(task: TaskName, body: TaskUpdate, parts: Running) -> TaskPublic:
     """Changes a task. After a change of grader the next night grades its episodes anew."""
     _require_served(body.base_model, parts.engine.info.name)
-    changes = body.model_dump(exclude_unset=True, include={"system_prompt", "base_model"})
+    plain = {"system_prompt", "base_model", "response_schema"}
+    changes = body.model_dump(exclude_unset=True, include=plain)
     if "tools" in body.model_fields_set:
         changes["tools"] = None if body.tools is None else [tool.plain() for tool in body.tools]
     if body.training is not None:
@@ -92,7 +98,9 @@ def update(task: TaskName, body: TaskUpdate, parts: Running) -> TaskPublic:
         grader, digest = build_grader(body.grader)
         changes |= {"grader": grader.describe(), "grader_hash": digest}
     with parts.database.session() as session:
-        return public(session, tasks.update(session, task, changes))
+        changed = tasks.update(session, task, changes)
+        _require_sound(parts, changed)
+        return public(session, changed)
 
 
 @router.delete("/{task}")
@@ -122,6 +130,24 @@ def forget_expert(parts: Parts, version_id: str) -> None:
         parts.experts.delete(version_id)
     except NotFound:
         logger.warning("the files of expert %s were gone already", version_id[:12])
+
+
+def _require_sound(parts: Parts, task: Task) -> None:
+    """Refuses schemas that answers cannot be held to, and tool calls to be graded without tools."""
+    param = "response_schema"
+    try:
+        task_form(None, task.response_schema).grammar(parts.engine)
+        param = "tools"
+        task_form(task.tools, task.response_schema).grammar(parts.engine)
+    except GrammarError as error:
+        raise ApiError(400, f"{param}: {error}", code="invalid_schema", param=param) from error
+    if reads_tool_calls(task.grader) and not task.tools:
+        raise ApiError(
+            400,
+            'grader: with syntax "tools" it reads calls of the task\'s tools, and there are none',
+            code="invalid_grader",
+            param="tools",
+        )
 
 
 def _require_served(base_model: str | None, served: str) -> None:

@@ -4,11 +4,14 @@ import json
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     model_validator,
 )
 
@@ -129,13 +132,37 @@ class Message(Incoming):
 Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_LISTED)]
 
 
-class ToolFunction(Incoming):
-    """What a tool is called and takes; `parameters` is a JSON schema."""
+class Answered(Message):
+    """An answer as a message: what it says, and the tools that it calls."""
 
-    name: Label
+    role: Literal["assistant"]
+
+
+Completion = Annotated[
+    Annotated[Text, Tag("a text")] | Annotated[Answered, Tag("a message")],
+    Discriminator(lambda answer: "a text" if isinstance(answer, str) else "a message"),
+]
+
+
+def said(completion: str | Answered) -> str:
+    """What an answer says besides its calls."""
+    return completion if isinstance(completion, str) else completion.content or ""
+
+
+def called(completion: str | Answered) -> list[Json] | None:
+    """The calls of an answer that is a message, as they are stored."""
+    if isinstance(completion, str) or not completion.tool_calls:
+        return None
+    return [call.model_dump() for call in completion.tool_calls]
+
+
+class ToolFunction(Incoming):
+    """What a tool is called and takes; `parameters` is a JSON schema, which `strict` holds to."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
     description: Text | None = None
     parameters: Json = Field(default_factory=dict)
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(Incoming):
@@ -149,4 +176,13 @@ class Tool(Incoming):
         return self.model_dump(exclude_none=True)
 
 
-Tools = Annotated[list[Tool], Field(max_length=128)]
+def distinct_tools(tools: list[Tool]) -> list[Tool]:
+    """The tools themselves; raises ValueError where two of them have one name."""
+    names = [tool.function.name for tool in tools]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"two tools are called {twice[0]!r}")
+    return tools
+
+
+Tools = Annotated[list[Tool], Field(max_length=128), AfterValidator(distinct_tools)]

@@ -7,9 +7,13 @@ from typing import Any
 
 from sqlmodel import Session
 
+from app.answering import task_form
 from app.config import Settings
+from app.engine.grammar import GrammarError
+from app.engine.sampling import Sampling
 from app.engine.scheduler import Engine
 from app.night.checkpoint import RunFolder
+from app.night.grading import reading_calls
 from storage import jobs, tasks
 from storage.db import Database
 from storage.experts import ExpertStore
@@ -76,7 +80,19 @@ class Night:
 
     def grade_many(self, pairs: Sequence[tuple[Sample, dict[str, Any]]]) -> list[Grade]:
         """Grades of completions with their items, in order."""
-        return self.house.graders.grade_many(self.task.grader, pairs)
+        task, engine = self.task, self.house.engine
+        answers = task_form(task.tools, task.response_schema)
+        pool = self.house.graders
+        graded = reading_calls(
+            lambda read: pool.grade_many(task.grader, read), answers, engine.tool_form
+        )
+        return graded(pairs)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How answers are decoded in training and at the gate: greedily, in the task's form."""
+        grammar = task_form(self.task.tools, self.task.response_schema).grammar(self.house.engine)
+        return Sampling(max_tokens=self.config.max_tokens, grammar=grammar)
 
     def references(self, items: Sequence[dict[str, Any]]) -> list[str | None]:
         """A right answer for each item, None where the grader can write none."""
@@ -110,8 +126,8 @@ class Night:
 def open_night(house: House, job_id: str, should_stop: Callable[[], str | None]) -> Night:
     """The night of a job.
 
-    Raises NotFound, and NightError for a task of another base model or with a grader that an
-    earlier version of nightowl took and this one does not.
+    Raises NotFound, and NightError for a task of another base model, or with a grader or a form of
+    answers that an earlier version of nightowl took and this one does not.
     """
     with house.database.reading() as session:
         job = jobs.get(session, job_id)
@@ -126,6 +142,10 @@ def open_night(house: House, job_id: str, should_stop: Callable[[], str | None])
         build(task.grader)
     except GraderConfigError as error:
         raise NightError(f"the grader of task {task.name!r} is not valid: {error}") from error
+    try:
+        task_form(task.tools, task.response_schema).grammar(house.engine)
+    except GrammarError as error:
+        raise NightError(f"answers of task {task.name!r} cannot be decoded: {error}") from error
 
     def check() -> None:
         reason = should_stop()

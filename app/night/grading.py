@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.answering import AnswerForm
+from app.engine.tool_form import ToolForm, written_calls
 from app.night.data import grade_draft
 from storage import grades
 from storage.db import Database
 from storage.tables import Task
-from verifiers import Grade, Sample
+from verifiers import Grade, Sample, ToolCall
 
+Calls = Sequence[dict[str, Any]]
+"""Tool calls as they are stored: OpenAI's shape, the arguments an object."""
 GradeMany = Callable[[Sequence[tuple[Sample, dict[str, Any]]]], list[Grade]]
 """Grades completions with their items, in order."""
 
@@ -29,6 +33,38 @@ class Step:
     graded: int
     seq: int
     last: bool
+
+
+def answer_text(completion: str, calls: Calls | None) -> str:
+    """A stored answer as text: its calls written out after what it says."""
+    written = written_calls([call["function"] for call in calls]) if calls else ""
+    return "\n".join(part for part in (completion, written) if part)
+
+
+def sample_of(completion: str, calls: Calls | None) -> Sample:
+    """A stored answer as graders see it."""
+    functions = [call["function"] for call in calls or ()]
+    return Sample(
+        output_text=answer_text(completion, calls),
+        output_tools=tuple(ToolCall(name=f["name"], arguments=f["arguments"]) for f in functions),
+    )
+
+
+def reading_calls(grade_many: GradeMany, answers: AnswerForm, form: ToolForm) -> GradeMany:
+    """Grades answers with the tool calls that are read from them, as chat reads them.
+
+    An answer that has come with calls keeps those.
+    """
+    if not answers.tools:
+        return grade_many
+
+    def read(sample: Sample) -> Sample:
+        if sample.output_tools:
+            return sample
+        calls = answers.read(form, sample.output_text).calls
+        return Sample(output_text=sample.output_text, output_tools=calls)
+
+    return lambda pairs: grade_many([(read(sample), item) for sample, item in pairs])
 
 
 def regrade(
@@ -48,7 +84,7 @@ def regrade(
         rows, last = found[:STEP], len(found) <= STEP
         if not rows:
             return
-        made = grade_many([(Sample(output_text=row.completion), row.item) for row in rows])
+        made = grade_many([(sample_of(row.completion, row.tool_calls), row.item) for row in rows])
         drafts = {
             row.id: grade_draft(grade, task.grader_hash)
             for row, grade in zip(rows, made, strict=True)

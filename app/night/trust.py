@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from app.night.grading import GradeMany
+from app.night.grading import GradeMany, answer_text
 from storage.tables import Episode, GradeRow
 from storage.values import content_hash
 from verifiers import Sample
@@ -182,7 +182,7 @@ def check(
     of the grader; what it raises ends the check.
     """
     rows = _spread(training)
-    completions = [episode.completion for episode in training]
+    completions = [answer_text(episode.completion, episode.tool_calls) for episode in training]
     pause()
     right = [text for text in references([row.item for row in rows]) if text is not None]
     tried = [
@@ -243,7 +243,8 @@ def discrimination(graded: Iterable[tuple[Episode, GradeRow]]) -> Discrimination
     for episode, grade in graded:
         if grade.score is not None:
             key = content_hash([episode.messages, episode.item])
-            scores.setdefault(key, {})[episode.completion] = grade.score
+            said = answer_text(episode.completion, episode.tool_calls)
+            scores.setdefault(key, {})[said] = grade.score
     several = [list(of.values()) for of in scores.values() if len(of) > 1]
     return Discrimination(len(several), sum(max(of) > min(of) for of in several))
 

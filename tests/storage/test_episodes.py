@@ -73,6 +73,7 @@ def test_the_same_key_and_content_is_the_same_episode(home: Session) -> None:
         {"group": None},
         {"model": "other"},
         {"client_id": None},
+        {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {}}}]},
     ],
 )
 def test_the_same_key_with_any_other_content_is_a_conflict(

@@ -22,7 +22,7 @@ SCHEMA = {
     "tasks": "name system_prompt tools response_schema grader grader_hash base_model training "
     "active_version_id created_at updated_at",
     "episodes": "id seq task messages completion item group_key model client_id idempotency_key "
-    "content_hash created_at",
+    "content_hash created_at tool_calls",
     "grades": "id episode_id grader_hash status score subscores error_kind error seconds "
     "created_at",
     "jobs": "id seq task status trainer config seed trigger progress outcome error version_id "
@@ -134,6 +134,7 @@ def test_the_first_versions_rows_survive_the_upgrade(tmp_path: Path) -> None:
         assert task.created_at.isoformat() == "2026-01-02T03:04:05.000006+00:00"
         [(episode, grade)] = episodes.graded(session, "home", "g1")
         assert (episode.item, grade.status) == ({"answer": 1}, GradeStatus.PASSED)
+        assert episode.tool_calls is None
         job = jobs.get(session, "job_1")
         assert (job.status, job.outcome) == (JobStatus.SUCCEEDED, {"p": 0.001})
         assert jobs.events_after(session, "job_1", 0)[0].data == {"iteration": 1}
