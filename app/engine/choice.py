@@ -147,7 +147,7 @@ def _masked(logits: mx.array, rows: Sequence[RowText | None], failed: dict[int, 
     )
     for index, matcher in matchers:
         try:
-            packed[index] = matcher.mask()
+            packed[index] = matcher.mask()[: packed.shape[1]]
         except Exception as error:
             log.warning("a grammar cannot be followed", exc_info=True)
             failed[index] = str(error)

@@ -4,8 +4,8 @@
 token.  A grammar is compiled once and shared; every row has a matcher of its own.  The masks of a
 batch go to the device packed and are applied to all rows at once (``app.engine.choice``).
 
-JSON is written compactly or with whitespace between its parts, but never more than
-``_WHITESPACE`` in one place: a small model that is allowed to would write blanks to the end.
+JSON is written as ``json.dumps`` writes it: a small model that may choose its white space may never
+end it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llguidance.hf
 import numpy as np
@@ -23,11 +23,18 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from app.engine.schema import GrammarError, check_schema
 
+if TYPE_CHECKING:  # names of its stub alone
+    from llguidance._lib import JsonCompileOptions
+
 __all__ = ["Grammar", "GrammarError", "Grammars", "Matcher"]
 
 Mask = npt.NDArray[np.uint32]
 
-_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,16}"
+JSON_STYLE: JsonCompileOptions = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
 _MAX_LARK_CHARS = 64 << 10
 _KEPT = 64
 # The default limits of a step: some 20 ms at worst.  A state of the lexer takes about 2 kB.
@@ -60,7 +67,7 @@ class Matcher:
         return not self._matcher.is_error() and self._matcher.is_stopped()
 
     def mask(self) -> Mask:
-        """The tokens that may come next, 32 to a word, the lowest bit first.
+        """The tokens that may come next, 32 to a word, the lowest bit first; a word may follow.
 
         Raises ``GrammarError`` where none may, or where the matcher gives up.
         """
@@ -108,7 +115,7 @@ class Grammars:
         return self._compiled(
             f"json {key}",
             lambda: LLMatcher.grammar_from_json_schema(
-                key, overrides={"whitespace_pattern": _WHITESPACE, "lenient": False}
+                key, overrides={**JSON_STYLE, "lenient": False}
             ),
         )
 

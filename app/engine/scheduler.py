@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from app.engine.batch import Tokens
 from app.engine.config import Care, EngineConfig, Manners
 from app.engine.errors import ContextOverflow
 from app.engine.grammar import Grammar, Grammars
@@ -134,14 +135,15 @@ class Engine:
     ) -> Stream:
         """Queue a user's row.
 
-        Raises ``EngineBusy``, ``EngineRestarting``, ``EngineStopped`` or ``ContextOverflow``.
+        Raises ``EngineBusy``, ``EngineRestarting``, ``EngineStopped`` or ``ContextOverflow``, and
+        ``ValueError`` for a prompt without tokens or with one that the model does not have.
         """
         if len(prompt) == 0:
             raise ValueError("the prompt has no tokens")
         if len(prompt) + sampling.max_tokens > self.max_context:
             raise ContextOverflow(len(prompt), sampling.max_tokens, self.max_context)
         text = RowText(self.decode, sampling, self._base.eos)
-        stream = Stream(np.asarray(prompt, dtype=np.int32), sampling, expert, text)
+        stream = Stream(self._known(prompt), sampling, expert, text)
         self._worker.inbox.put(stream)
         return stream
 
@@ -152,7 +154,7 @@ class Engine:
 
         Raises ``EngineRestarting``, ``EngineStopped`` and ``WorkDropped``, as all rollouts do.
         """
-        tokens = [np.asarray(p, dtype=np.int32) for p in prompts]
+        tokens = [self._known(p) for p in prompts]
         result: list[list[Completion]] = self._run(
             lambda population: population.generate(flat, tokens, sampling)
         )
@@ -171,8 +173,8 @@ class Engine:
         ``centre``: (total,) what the candidates are drawn around; it reads the prompts.
         ``first``: the lowest layer in which they differ; those below run once.
         """
-        tokens = [np.asarray(p, dtype=np.int32) for p in prompts]
-        targets = [np.asarray(r, dtype=np.int32) for r in references]
+        tokens = [self._known(p) for p in prompts]
+        targets = [self._known(r) for r in references]
         result: FloatArray = self._run(
             lambda population: population.likelihood(flat, tokens, targets, centre, first)
         )
@@ -183,7 +185,7 @@ class Engine:
 
         ``flat``: the one expert (1, total) to measure under, or the base.
         """
-        tokens = [np.asarray(t, dtype=np.int32) for t in texts]
+        tokens = [self._known(t) for t in texts]
         result: FloatArray = self._run(lambda population: population.energies(flat, tokens))
         return result
 
@@ -209,6 +211,13 @@ class Engine:
     def health(self) -> dict[str, Any]:
         """What the engine is doing, for ``/healthz``."""
         return {"model": self.info.name, **self._watchdog.health()}
+
+    def _known(self, tokens: Sequence[int]) -> Tokens:
+        """Raises ``ValueError`` for a token without an embedding: reading it reads past its end."""
+        ids = np.asarray(tokens, dtype=np.int64)
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.info.vocab_size:
+            raise ValueError(f"the model has tokens 0 to {self.info.vocab_size - 1} and no others")
+        return ids.astype(np.int32)
 
     @property
     def _base(self) -> Base:
