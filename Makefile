@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 DEMO ?=
+BENCH ?=
+BENCHMARKS := matmul grading roofline population serving
 
 .PHONY: setup demo test serve lint bench
 
@@ -31,5 +33,5 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)
-	set -e; for script in benchmarks/*.py; do $(BIN)/python "$$script"; done
+bench: $(STAMP)  ## every benchmark in full, half an hour; BENCH=--quick takes minutes
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name $(BENCH); done

@@ -95,12 +95,13 @@ def _cell(value: object) -> str:
     return short(value) if isinstance(value, float) else str(value)
 
 
-def options(description: str, name: str) -> argparse.ArgumentParser:
-    """The options that every benchmark of a model has."""
+def options(description: str, name: str, model: str | None = None) -> argparse.ArgumentParser:
+    """The options of every benchmark; with a default ``model``, of one that runs a model."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="smaller, within a minute")
     parser.add_argument("--json", type=Path, default=Path(f"build/bench/{name}.json"))
-    parser.add_argument("--model", default="smollm2-135m", help="an installed model or a folder")
+    if model is not None:
+        parser.add_argument("--model", default=model, help="an installed model or a folder")
     return parser
 
 

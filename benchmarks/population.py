@@ -303,7 +303,7 @@ def show(result: Mapping[str, Any]) -> None:
         [(name, *row.values()) for name, row in result["contestants"].items()],
     )
     print()
-    table(("", "population"), list(result["spread"].items()))
+    table(("", "population", models.BUILTIN), list(result["spread"].items()))
     print(f"\nanswers of the base that equal mlx-lm's: {result['same_answers_as_mlx_lm']:.0%}")
 
 
@@ -323,7 +323,9 @@ def main(model_name: str, size: Size, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = options("A population against one candidate at a time and mlx-lm.", "population")
+    parser = options(
+        "A population against one candidate at a time and mlx-lm.", "population", models.BUILTIN
+    )
     for field in ("population", "prompts", "new_tokens", "rounds"):
         parser.add_argument(f"--{field.replace('_', '-')}", type=int)
     arguments = parser.parse_args()
