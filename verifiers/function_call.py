@@ -25,7 +25,12 @@ without crossing), and every sub-score is 2 * its sum over pairs / (wanted + giv
 makes more than 64 calls fails with score 0.
 
 Passes only for whole calls with the right names, every needed argument with an allowed value and
-nothing else. When nothing is to be called, passes what begins no call anywhere, and scores 0 or 1.
+nothing else. When nothing is to be called, passes what calls nothing anywhere, and scores 0 or 1.
+
+What is wanted must be in the documented form. What is not wanted counts in any: wrapped in other
+JSON (`tool_calls`, a list), in broken JSON or with single quotes, behind other words or signs. As
+`call` that is `name(` or `name (` with `key=` or `)` after it, so prose such as "the sum (x=3)" can
+be taken for one; brackets alone cannot.
 """
 
 from __future__ import annotations
@@ -52,8 +57,9 @@ from verifiers.base import (
     grade_with,
     passing,
 )
-from verifiers.calls import MAX_CALLS, Reading, Shape, read_call, read_calls, write_calls
+from verifiers.calls import MAX_CALLS, read_call, read_calls, read_everything, write_calls
 from verifiers.matching import Gains, Pairs, pair_in_any_order, pair_in_order
+from verifiers.readings import Reading, Shape
 from verifiers.templates import item_value, parse_path
 from verifiers.values import Normalise
 
@@ -169,10 +175,12 @@ class FunctionCall:
     def _compare(self, sample: Sample, calls: tuple[Call, ...]) -> Outcome:
         syntax, ignore = self.config.syntax, self.config.surrounding == "ignore"
         if not calls:
-            right = not read_calls(sample, syntax, ignore)
+            right = not read_everything(sample, syntax, ignore)
             return Outcome(right, float(right))
         if self.config.calls != "one":
-            return self._compare_several(read_calls(sample, syntax, ignore), calls)
+            # Where other text is refused, a call in it makes things no worse.
+            read = read_everything if ignore else read_calls
+            return self._compare_several(read(sample, syntax, ignore), calls)
         reading = read_call(sample, syntax, ignore)
         if reading is None:
             return Outcome(False, 0.0, {"parseable": 0.0, "name": 0.0, "arguments": 0.0})

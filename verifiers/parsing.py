@@ -34,7 +34,6 @@ class Found:
 
 def parse_json(text: str) -> Any:
     """Read a text that is one JSON value and nothing else but white space; raises Malformed."""
-    check_depth(text)
     value, end = decode_at(text, len(text) - len(text.lstrip()))
     if text[end:].strip():
         raise Malformed("more than one value")
@@ -65,22 +64,21 @@ def _find(text: str, brackets: str) -> Found:
     start = min((text.find(one) for one in brackets if one in text), default=None)
     if start is None:
         raise Malformed("no bracket")
-    check_depth(text)
     value, end = decode_at(text, start)
     alone = not text[:start].strip() and not text[end:].strip()
     return Found(value, alone)
 
 
-def check_depth(text: str) -> None:
-    """Raise Malformed if brackets outside strings are nested too deep.
+def closing(text: str, start: int) -> int:
+    """Return where the bracket at a position is closed again, brackets in strings left out.
 
-    Checked before decoding, so that the answer does not depend on how deep the caller's own stack
-    is, as catching RecursionError would.
+    Raises Malformed if it never is, or if brackets are nested too deep inside. Looked at before
+    decoding, so that the answer does not depend on how deep the caller's own stack is, as catching
+    RecursionError would; and from the bracket on, since a stray quote before it would turn strings
+    inside out.
     """
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return
     depth = 0
-    for match in _BRACKETS_AND_STRINGS.finditer(text):
+    for match in _BRACKETS_AND_STRINGS.finditer(text, start):
         first = match.group()[0]
         if first in "[{":
             depth += 1
@@ -88,10 +86,15 @@ def check_depth(text: str) -> None:
             depth -= 1
         if depth > MAX_DEPTH:
             raise Malformed("nested too deep")
+        if depth == 0:
+            return match.end()
+    raise Malformed("a bracket is not closed")
 
 
 def decode_at(text: str, position: int) -> tuple[Any, int]:
-    """Read the JSON value at a position of a depth-checked text; returns it and where it ends."""
+    """Read the JSON value at a position; returns it and where it ends; raises Malformed."""
+    if text[position : position + 1] in ("[", "{"):
+        closing(text, position)
     try:
         return _DECODER.raw_decode(text, position)
     except json.JSONDecodeError as error:

@@ -15,6 +15,10 @@ Score = `calls_weight` * calls + (1 - `calls_weight`) * changes, where
   is switched on and off again has not changed. A wanted change to a wrong value is not made, and is
   not unwanted either.
 
+Where nothing must change, and where other text is ignored, calls of declared actions count in
+whatever form `verifiers/calls.py` finds them, and in other forms than the documented ones they are
+half valid at best.
+
 Passes when both are 1. A completion that makes more than 64 calls fails with score 0.
 """
 
@@ -43,9 +47,10 @@ from verifiers.base import (
     grade_with,
     passing,
 )
-from verifiers.calls import MAX_CALLS, Reading, Shape, read_calls, write_calls
+from verifiers.calls import MAX_CALLS, read_calls, read_everything, write_calls
 from verifiers.devices import Devices, Node, Path, Start, flatten, make_devices, make_start
 from verifiers.plans import Goal, counted, plan
+from verifiers.readings import Reading, Shape
 from verifiers.templates import item_value, parse_path
 from verifiers.values import Normalise, canonical
 
@@ -145,8 +150,7 @@ class DeviceState:
         return Wanted(start, different)
 
     def _compare(self, sample: Sample, wanted: Wanted) -> Outcome:
-        ignore = self.config.surrounding == "ignore"
-        readings = read_calls(sample, self.config.syntax, ignore)
+        readings = self._readings(sample, nothing_wanted=not wanted.different)
         if len(readings) > MAX_CALLS:
             return NOTHING_RIGHT
         changed, valid = self._carry_out(readings, wanted.start)
@@ -166,6 +170,12 @@ class DeviceState:
         score = min(1.0, weight * calls + (1 - weight) * changes)
         passed = calls == changes == 1.0
         return Outcome(passed, 1.0 if passed else score, {"calls": calls, "changes": changes})
+
+    def _readings(self, sample: Sample, nothing_wanted: bool) -> tuple[Reading, ...]:
+        syntax, ignore = self.config.syntax, self.config.surrounding == "ignore"
+        if ignore or nothing_wanted:
+            return read_everything(sample, syntax, ignore, self.config.actions.keys())
+        return read_calls(sample, syntax, ignore)
 
     def _carry_out(
         self, readings: tuple[Reading, ...], start: Start

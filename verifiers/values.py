@@ -15,6 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from verifiers.texts import normal
+
 MAX_DEPTH = 64
 MAX_NODES = 100_000
 MAX_DIGITS = 1_000
@@ -119,7 +121,10 @@ def look_up(value: Any, path: Sequence[str]) -> Any:
 
 
 def canonical(value: Any, normalise: Normalise) -> Hashable:
-    """Return a hashable form that is equal for two JSON values exactly when they count as equal."""
+    """Return a hashable form that is equal for two JSON values exactly when they count as equal.
+
+    Texts that look the same are the same, whatever is normalised.
+    """
     if isinstance(value, dict):
         return "map", frozenset((key, canonical(one, normalise)) for key, one in value.items())
     if isinstance(value, list):
@@ -133,6 +138,7 @@ def canonical(value: Any, normalise: Normalise) -> Hashable:
 
 
 def _canonical_text(text: str, normalise: Normalise) -> Hashable:
+    text = normal(text)
     if normalise.strip:
         text = " ".join(text.split())
     if normalise.casefold:

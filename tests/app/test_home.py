@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from app import home
 from app.night.gate import is_held_out
 from verifiers import Sample, build
-from verifiers.calls import Shape, read_call
+from verifiers.calls import read_call
+from verifiers.readings import Shape
 
 COMMANDS = home.sample(seed=0)
 

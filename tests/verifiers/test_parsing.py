@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.verifiers.strategies import HOSTILE_TEXT, JSON, OBJECTS
-from verifiers.parsing import Malformed, check_depth, find_object, parse_json
+from verifiers.parsing import Malformed, closing, find_object, parse_json
 from verifiers.values import MAX_DEPTH
 
 SPACE = st.text(alphabet=" \n\t", max_size=3)
@@ -78,15 +78,15 @@ def test_any_text_is_an_object_or_malformed(text: str) -> None:
     assert isinstance(found.value, dict)
 
 
-@given(st.text(alphabet='[{}]"\\a', max_size=300))
-@example("[" * 65)
-@example("[" * 64 + "]" + '"[\\"[' + '"{')
-@example("[" * 64 + "]" + '"[\\"[' + '"{{')
+@given(st.text(alphabet='[{}]"\\a', max_size=300).map("[".__add__))
+@example("[" * 65 + "]" * 65)
+@example("[" * 64 + "]" + '"[\\"[' + '"' + "]" * 63)
+@example("[" * 64 + "]" + '"[\\"[' + '"{{' + "]" * 65)
 @example("[" * 64 + '"{{')
-def test_depth_is_counted_as_a_plain_scanner_counts_it(text: str) -> None:
-    depth = deepest = 0
+def test_a_bracket_is_closed_where_a_plain_scanner_says_so(text: str) -> None:
+    depth = deepest = end = 0
     quoted = escaped = False
-    for char in text:
+    for place, char in enumerate(text, start=1):
         if quoted:
             quoted = escaped or char != '"'
             escaped = char == "\\" and not escaped
@@ -97,11 +97,24 @@ def test_depth_is_counted_as_a_plain_scanner_counts_it(text: str) -> None:
         elif char in "]}":
             depth -= 1
         deepest = max(deepest, depth)
-    if deepest > MAX_DEPTH:
+        if depth == 0:
+            end = place
+            break
+    before = '"' + "]" * len(text)
+    if deepest > MAX_DEPTH or not end:
         with pytest.raises(Malformed):
-            check_depth(text)
+            closing(before + text, len(before))
     else:
-        check_depth(text)
+        assert closing(before + text, len(before)) == len(before) + end
+
+
+@pytest.mark.parametrize("before", ["", '"', 'say "', "[" * 99])
+def test_a_stray_quote_or_bracket_before_an_object_changes_nothing_about_its_depth(
+    before: str,
+) -> None:
+    assert find_object(before + '{"a": 1}').value == {"a": 1}
+    with pytest.raises(Malformed):
+        find_object(before + '{"a":' * 10_000 + "1" + "}" * 10_000)
 
 
 @given(JSON, SPACE, SPACE)

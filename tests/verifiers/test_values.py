@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.verifiers.strategies import JSON, OBJECTS, SCALARS
+from verifiers.texts import normal
 from verifiers.values import (
     MAX_DEPTH,
     MAX_NODES,
@@ -42,6 +43,8 @@ def same_json(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(same_json, one, other))
     if isinstance(one, int | float) and isinstance(other, int | float):
         return Fraction(str(one)) == Fraction(str(other))
+    if isinstance(one, str) and isinstance(other, str):
+        return normal(one) == normal(other)
     return type(one) is type(other) and one == other
 
 
