@@ -1,7 +1,7 @@
 """How good candidates are: the engine answers a task's prompts as each of them, the grader judges.
 
 The trainer asks through this (it is a `trainers.fura_s.Evaluator`), and so does the gate, with the
-same greedy decoding. A candidate is a flat vector of the engine's coordinates.
+same decoding. A candidate is a flat vector of the engine's coordinates.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,14 +65,17 @@ class Evaluator:
         engine: Answering,
         grade_many: GradeMany,
         prompts: Sequence[Prompt],
-        max_tokens: int,
+        sampling: Sampling,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` is called before each use of the engine; what it raises ends the evaluation."""
+        """`sampling` decodes every answer (greedily, so that scores are those of the candidates).
+
+        `check` is called before each use of the engine; what it raises ends the evaluation.
+        """
         self._engine = engine
         self._grade_many = grade_many
         self._prompts = prompts
-        self._sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
+        self._sampling = sampling
         self._check = check
         self.graded = 0
         self.errored = 0
@@ -81,7 +84,7 @@ class Evaluator:
         self.told_apart: set[int] = set()
 
     def scores(self, candidates: FloatArray | None, prompts: Sequence[int]) -> Scores:
-        """Score and pass of every candidate's greedy answer: (P, N), NaN and False if errored."""
+        """Score and pass of every candidate's answer: (P, N), NaN and False if errored."""
         self._check()
         asked = [self._prompts[index] for index in prompts]
         answers = self._engine.generate(candidates, [p.tokens for p in asked], self._sampling)

@@ -216,6 +216,7 @@ def _fingerprint(night: Night, dataset: Dataset) -> str:
         {
             "data": dataset.hash,
             "grader": night.task.grader_hash,
+            "form": [night.task.response_schema, night.task.tools],
             "base": engine.info.base_hash,
             "basis": engine.basis_hash,
             "config": night.job.config,

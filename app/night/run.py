@@ -2,8 +2,8 @@
 
 Claim: an expert is published only if it passes significantly more held-out prompts than what is
 active. Training goes on from the active version; held-out prompts reach neither training nor the
-decision when to stop it. Both sides of the gate answer with the same greedy decoding, the candidate
-rounded to float16 as it will be served.
+decision when to stop it. Both sides of the gate answer with the same greedy decoding, held to the
+form that the task's answers have in chat, the candidate rounded to float16 as it will be served.
 
 Every step leaves its result in the job's folder, so a night that was killed anywhere and is run
 again ends in the same bytes: the expert is dated by the end of its training, which is stored, and
@@ -260,8 +260,8 @@ def end_without_expert(night: Night, end: NoExpert, trust: dict[str, Any] | None
 
 
 def _evaluator(night: Night, prompts: tuple[Prompt, ...]) -> Evaluator:
-    tokens = night.config.max_tokens
-    return Evaluator(night.house.engine, night.grade_many, prompts, tokens, night.check)
+    engine = night.house.engine
+    return Evaluator(engine, night.grade_many, prompts, night.sampling, night.check)
 
 
 def _manifest(night: Night, work: Work, candidate: Candidate, verdict: Verdict) -> Manifest:

@@ -16,6 +16,7 @@ from verifiers import Sample
 GRADER = {"type": "string_check", "operation": "like"}
 HAS_E = {"type": "string_check", "operation": "ilike", "reference": "e"}
 TOKENS = 3
+GREEDY = Sampling(max_tokens=TOKENS)
 COUNT = 6
 
 
@@ -52,7 +53,7 @@ def test_scores_are_those_of_each_candidate_answering_each_prompt_alone(
     engine, prompts, candidates
 ):
     grader = verifiers.build(HAS_E)
-    scores = Evaluator(engine, grading(HAS_E), prompts, TOKENS).scores(candidates, range(COUNT))
+    scores = Evaluator(engine, grading(HAS_E), prompts, GREEDY).scores(candidates, range(COUNT))
     tokens = 0
     for row, flat in enumerate(candidates):
         for column, prompt in enumerate(prompts):
@@ -67,7 +68,7 @@ def test_scores_are_those_of_each_candidate_answering_each_prompt_alone(
 
 
 def test_prompts_are_named_by_their_numbers_in_any_order(engine, prompts, candidates):
-    evaluator = Evaluator(engine, grading(HAS_E), prompts, TOKENS)
+    evaluator = Evaluator(engine, grading(HAS_E), prompts, GREEDY)
     whole = evaluator.scores(candidates, range(COUNT)).score
     assert np.array_equal(evaluator.scores(candidates, [4, 1]).score, whole[:, [4, 1]])
 
@@ -75,7 +76,7 @@ def test_prompts_are_named_by_their_numbers_in_any_order(engine, prompts, candid
 def test_prompts_that_candidates_answer_differently_are_counted_and_those_told_apart(
     engine, prompts, candidates
 ):
-    evaluator = Evaluator(engine, grading(HAS_E), prompts, TOKENS)
+    evaluator = Evaluator(engine, grading(HAS_E), prompts, GREEDY)
     grader = verifiers.build(HAS_E)
     asked = [p.tokens for p in prompts]
     answers = engine.generate(candidates, asked, Sampling(max_tokens=TOKENS))
@@ -92,13 +93,13 @@ def test_prompts_that_candidates_answer_differently_are_counted_and_those_told_a
 
 
 def test_one_candidate_alone_is_compared_with_nobody(engine, prompts):
-    evaluator = Evaluator(engine, grading(), prompts, TOKENS)
+    evaluator = Evaluator(engine, grading(), prompts, GREEDY)
     evaluator.scores(None, range(COUNT))
     assert (evaluator.compared, evaluator.told_apart) == (set(), set())
 
 
 def test_no_candidates_is_the_base_and_so_are_zeros(engine, prompts):
-    evaluator = Evaluator(engine, grading(), prompts, TOKENS)
+    evaluator = Evaluator(engine, grading(), prompts, GREEDY)
     base = evaluator.scores(None, range(COUNT))
     zeros = np.zeros((1, engine.coordinates.total), dtype=np.float32)
     assert base.score.shape == (1, COUNT)
@@ -109,7 +110,7 @@ def test_an_answer_that_cannot_be_graded_is_nan_and_counted_never_a_zero(
     engine, prompts, candidates
 ):
     broken = [without(prompts[0], item={"unknown": 1}), *prompts[1:]]
-    evaluator = Evaluator(engine, grading(), broken, TOKENS)
+    evaluator = Evaluator(engine, grading(), broken, GREEDY)
     scores = evaluator.scores(candidates, range(COUNT))
     assert np.isnan(scores.score[:, 0]).all()
     assert not scores.passed[:, 0].any()
@@ -122,7 +123,7 @@ def test_a_row_the_engine_cannot_finish_is_nan_and_leaves_the_others_alone(
     engine, prompts, candidates
 ):
     candidates[1] = 3e38
-    evaluator = Evaluator(engine, grading(), prompts, TOKENS)
+    evaluator = Evaluator(engine, grading(), prompts, GREEDY)
     scores = evaluator.scores(candidates, range(COUNT)).score
     assert np.isnan(scores[1]).all()
     assert np.isfinite(scores[[0, 2, 3]]).all()
@@ -134,7 +135,7 @@ def test_likelihood_is_the_engines_where_there_is_a_reference_and_nan_elsewhere(
     engine, prompts, candidates
 ):
     mixed = [without(p, reference=None) if i % 2 else p for i, p in enumerate(prompts)]
-    values, tokens = Evaluator(engine, grading(), mixed, TOKENS).likelihood(
+    values, tokens = Evaluator(engine, grading(), mixed, GREEDY).likelihood(
         candidates, range(COUNT), candidates[1]
     )
     assert values.shape == (len(candidates), COUNT)
@@ -148,7 +149,7 @@ def test_likelihood_is_the_engines_where_there_is_a_reference_and_nan_elsewhere(
 
 def test_likelihood_without_any_reference_does_not_ask_the_engine(engine, prompts, candidates):
     bare = [without(prompt, reference=None) for prompt in prompts]
-    values, tokens = Evaluator(engine, grading(), bare, TOKENS).likelihood(
+    values, tokens = Evaluator(engine, grading(), bare, GREEDY).likelihood(
         candidates, range(COUNT), candidates[1]
     )
     assert np.isnan(values).all()
@@ -157,7 +158,7 @@ def test_likelihood_without_any_reference_does_not_ask_the_engine(engine, prompt
 
 def test_energies_are_those_of_prompts_with_their_right_answers(engine, prompts, candidates):
     mixed = [without(p, reference=None) if i % 2 else p for i, p in enumerate(prompts)]
-    energies = Evaluator(engine, grading(), mixed, TOKENS).energies(candidates[1])
+    energies = Evaluator(engine, grading(), mixed, GREEDY).energies(candidates[1])
     texts = [p.tokens if i % 2 else p.tokens + p.reference for i, p in enumerate(prompts)]
     wanted = engine.energies(candidates[1:2], texts)
     assert energies.shape == (engine.coordinates.total,)
@@ -167,14 +168,14 @@ def test_energies_are_those_of_prompts_with_their_right_answers(engine, prompts,
 
 def test_energies_of_many_prompts_are_measured_on_the_first(engine, prompts, candidates):
     many = [prompts[number % 2] for number in range(ENERGY_TEXTS)] + prompts[2:]
-    first = Evaluator(engine, grading(), many[:ENERGY_TEXTS], TOKENS).energies(candidates[0])
-    assert np.array_equal(Evaluator(engine, grading(), many, TOKENS).energies(candidates[0]), first)
+    first = Evaluator(engine, grading(), many[:ENERGY_TEXTS], GREEDY).energies(candidates[0])
+    assert np.array_equal(Evaluator(engine, grading(), many, GREEDY).energies(candidates[0]), first)
 
 
 def test_energies_that_are_not_finite_end_the_night_with_the_reason(engine, prompts, candidates):
     candidates[0] = 3e38
     with pytest.raises(NoExpert, match="not finite") as end:
-        Evaluator(engine, grading(), prompts, TOKENS).energies(candidates[0])
+        Evaluator(engine, grading(), prompts, GREEDY).energies(candidates[0])
     assert end.value.reason == "diverged"
 
 
@@ -185,7 +186,7 @@ def test_the_check_comes_before_each_use_of_the_engine(engine, prompts, candidat
     def check():
         raise Stop
 
-    evaluator = Evaluator(engine, grading(), prompts, TOKENS, check)
+    evaluator = Evaluator(engine, grading(), prompts, GREEDY, check)
     with pytest.raises(Stop):
         evaluator.scores(candidates, [0])
     with pytest.raises(Stop):
