@@ -12,8 +12,9 @@ As in OpenAI's graders there are two name spaces, and a path goes deeper by `.ke
 `output_json` and `output_tools` can also be written as filters, `sample.output_text | output_json`.
 
 A template is parsed once, when the grader is built. Filling it in is one pass: braces that come out
-of an item or a completion are plain text. Text goes in as it is, any other value as JSON. What the
-item lacks is the item's mistake; what the completion lacks makes the completion fail.
+of an item or a completion are plain text. Text goes in as it is, any other value as JSON, where 1.0
+is written 1. What the item lacks is the item's mistake; what the completion lacks makes the
+completion fail.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from pydantic import AfterValidator
 
 from verifiers.base import ItemError, OutputError, Sample
-from verifiers.calls import Shape, read_calls
+from verifiers.calls import read_calls
 from verifiers.parsing import Malformed, parse_json
+from verifiers.readings import Shape
 from verifiers.values import Missing, is_unicode, look_up
 
 Source: TypeAlias = Literal["output_text", "output_json", "output_tools"]
@@ -215,4 +217,13 @@ def _item_text(item: dict[str, Any], path: Steps) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """A value with its whole numbers as integers: 1.0 is the number that 1 is."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
