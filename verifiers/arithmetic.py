@@ -2,12 +2,13 @@
 
 As in the numbers round of Countdown or the game of 24: `{"numbers": [3, 3, 8, 8], "target": 24}`
 is solved by `8 / (3 - 8 / 3)`. The expression may be followed by `=` and its right result. It is
-evaluated in exact fractions; `verifiers.expressions` says what it may be.
+evaluated in exact fractions; `verifiers.expressions` says what it may be. `-3` is the given number
+-3 or, where that is not given and subtraction is allowed, the given number 3 with a minus.
 
 Score = 1 if all is right, else `parseable_weight` for an expression plus `numbers_weight` times the
 share of right numbers: F1 of those used and those given or, where not all need be used, the share
 of those used that were given as often. The value alone earns nothing: the target itself would have
-it.
+it. Sub-scores are `parseable`, `numbers` (if some are given) and `value`.
 """
 
 from __future__ import annotations
@@ -21,21 +22,9 @@ from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from verifiers.base import (
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
-    GraderConfig,
-    ItemError,
-    Outcome,
-    Sample,
-    checked_item,
-    grade_with,
-    passing,
-)
+from verifiers.base import GraderConfig, ItemError, Judge, Outcome, Sample, family
 from verifiers.expressions import Expression, NotArithmetic, evaluate
-from verifiers.templates import item_value, parse_path
+from verifiers.templates import ItemPath, item_value
 from verifiers.values import exact
 
 Operation: TypeAlias = Literal["+", "-", "*", "/"]
@@ -50,8 +39,8 @@ class ArithmeticConfig(GraderConfig):
     """Configuration of `arithmetic`."""
 
     type: Literal["arithmetic"]
-    numbers: str = Field(default="numbers", description="Path of the list of given numbers.")
-    target: str = Field(default="target", description="Path of the number to reach.")
+    numbers: ItemPath = Field(default="numbers", description="Path of the list of given numbers.")
+    target: ItemPath = Field(default="target", description="Path of the number to reach.")
     use: Literal["all", "some", "any"] = Field(
         default="all",
         description="Each given number exactly once; each at most once; any numbers, none given.",
@@ -66,14 +55,9 @@ class ArithmeticConfig(GraderConfig):
     )
     parseable_weight: float = Field(default=0.1, ge=0, lt=1)
     numbers_weight: float = Field(default=0.4, ge=0, lt=1)
-    example: str | None = Field(
+    example: ItemPath | None = Field(
         default=None, description="Path of an expression that is right, to learn from."
     )
-
-    @field_validator("numbers", "target", "example")
-    @classmethod
-    def _is_path(cls, text: str | None) -> str | None:
-        return None if text is None else ".".join(parse_path(text))
 
     @field_validator("operations")
     @classmethod
@@ -96,56 +80,42 @@ class Puzzle:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(Judge[ArithmeticConfig, Puzzle]):
     """Evaluates the completion's expression."""
 
-    config: ArithmeticConfig
-
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by sub-scores `parseable`, `numbers` (if some are given) and `value`."""
-        return grade_with(self._expect, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the configured example; where any numbers may be used, else, the target."""
-        try:
-            puzzle = self._expect(checked_item(item))
-            if self.config.example is not None:
-                text = str(item_value(item, tuple(self.config.example.split("."))))
-            elif puzzle.numbers is None and puzzle.target.denominator == 1:
-                text = str(puzzle.target)
-            else:
-                return None
-        except ItemError:
-            return None  # The item lacks the example, or its grade says what is wrong with it.
-        return passing(
-            self, f"<answer>{text}</answer>" if self.config.find == "tag" else text, item
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _expect(self, item: dict[str, Any]) -> Puzzle:
-        target = _number(item_value(item, tuple(self.config.target.split("."))), self.config.target)
+    def expect(self, item: dict[str, Any]) -> Puzzle:
+        """The item's numbers and target."""
+        target = _number(item_value(item, self.config.target), self.config.target)
         if self.config.use == "any":
             return Puzzle(None, target)
         place = self.config.numbers
-        given = item_value(item, tuple(place.split(".")))
+        given = item_value(item, place)
         if not isinstance(given, list) or not 1 <= len(given) <= MAX_NUMBERS:
             raise ItemError(
                 f"the item's field '{place}' is not a list of 1 to {MAX_NUMBERS} numbers"
             )
         return Puzzle(Counter(_number(one, place) for one in given), target)
 
-    def _compare(self, sample: Sample, puzzle: Puzzle) -> Outcome:
+    def answers(self, item: dict[str, Any], expected: Puzzle) -> tuple[str, ...]:
+        """The configured example; where any numbers may be used, else, the target."""
+        if self.config.example is not None:
+            text = str(item_value(item, self.config.example))
+        elif expected.numbers is None and expected.target.denominator == 1:
+            text = str(expected.target)
+        else:
+            return ()
+        return (f"<answer>{text}</answer>" if self.config.find == "tag" else text,)
+
+    def compare(self, sample: Sample, expected: Puzzle) -> Outcome:
+        """Compare the expression's numbers and its value."""
         try:
             expression = self._read(sample.output_text)
         except NotArithmetic:
-            numbers = {} if puzzle.numbers is None else {"numbers": 0.0}
+            numbers = {} if expected.numbers is None else {"numbers": 0.0}
             return Outcome(False, 0.0, {"parseable": 0.0, **numbers, "value": 0.0})
-        subscores = {"parseable": 1.0, "value": float(expression.value == puzzle.target)}
-        if puzzle.numbers is not None:
-            subscores["numbers"] = self._share(Counter(expression.numbers), puzzle.numbers)
+        subscores = {"parseable": 1.0, "value": float(expression.value == expected.target)}
+        if expected.numbers is not None:
+            subscores["numbers"] = self._share(expression.numbers, expected.numbers)
         if all(score == 1.0 for score in subscores.values()):
             return Outcome(True, 1.0, subscores)
         shaped = self.config.numbers_weight * subscores.get("numbers", 0.0)
@@ -176,11 +146,19 @@ class Arithmetic:
         last: str = tagged[-1]
         return last
 
-    def _share(self, used: Counter[Fraction], given: Counter[Fraction]) -> float:
-        right = (used & given).total()
+    def _share(self, used: Sequence[Fraction], given: Counter[Fraction]) -> float:
+        right = self._right(Counter(used), given)
         if self.config.use == "some":
-            return right / used.total()
-        return 2 * right / (used.total() + given.total())
+            return right / len(used)
+        return 2 * right / (len(used) + given.total())
+
+    def _right(self, used: Counter[Fraction], given: Counter[Fraction]) -> int:
+        """Count the numbers that were given, those with a minus of the expression's own as well."""
+        same = used & given
+        if "-" not in self.config.operations:
+            return same.total()
+        left = {-number: count for number, count in (used - same).items() if number < 0}
+        return (same + (Counter(left) & (given - same))).total()
 
 
 def _number(value: Any, place: str) -> Fraction:
@@ -189,8 +167,4 @@ def _number(value: Any, place: str) -> Fraction:
     return exact(value)
 
 
-def _make(config: ArithmeticConfig, _build: BuildNested) -> Grader:
-    return Arithmetic(config)
-
-
-ARITHMETIC = Family(ArithmeticConfig, _make)
+ARITHMETIC = family(ArithmeticConfig, Arithmetic)

@@ -2,8 +2,9 @@
 
 There are no powers, no names and no calls, so that a value has hardly more digits than its text,
 and evaluating takes no recursion: no expression is too deep or too large. `×`, `·`, `÷` and the
-minus sign U+2212 are the operators they look like; digits are ASCII. A minus before a number where
-a number is wanted makes it negative; before a parenthesis it is refused.
+minus sign U+2212 are the operators they look like; digits are ASCII. A minus where a number is
+wanted makes the number or the parenthesis after it negative; before a parenthesis it is the
+operation `-`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ MAX_CHARS = 2_000
 _TOKEN = re.compile(r"\s*(?:([0-9]+(?:\.[0-9]+)?)|([-+*/()×·÷\u2212]))")
 _SAME = {"×": "*", "·": "*", "÷": "/", "\u2212": "-"}
 _RANK = {"+": 1, "-": 1, "*": 2, "/": 2}
+_NEGATIVE = "negative"
+_NEGATIVE_RANK = 3
 
 
 class NotArithmetic(ValueError):
@@ -26,7 +29,11 @@ class NotArithmetic(ValueError):
 
 @dataclass(frozen=True)
 class Expression:
-    """What an expression comes to, None if it divides by zero, and what it is made of."""
+    """What an expression comes to, None if it divides by zero, and what it is made of.
+
+    A number with a minus of its own is negative, and that minus is no operation yet: who gives the
+    numbers knows whether it belongs to one of them.
+    """
 
     value: Fraction | None
     numbers: tuple[Fraction, ...]
@@ -74,8 +81,8 @@ class _Machine:
             self._take_number(Fraction(number))
         elif operator == "-" and not self._negative:
             self._negative = True
-        elif operator == "(" and not self._negative:
-            self._waiting.append(operator)
+        elif operator == "(":
+            self._open()
         else:
             raise NotArithmetic("no number where one is wanted")
 
@@ -87,6 +94,13 @@ class _Machine:
         if self._waiting:
             raise NotArithmetic("a parenthesis that is not closed")
         return Expression(self._values[0], tuple(self._numbers), frozenset(self._operations))
+
+    def _open(self) -> None:
+        if self._negative:
+            self._waiting.append(_NEGATIVE)
+            self._operations.add("-")
+            self._negative = False
+        self._waiting.append("(")
 
     def _take_number(self, number: Fraction) -> None:
         number = -number if self._negative else number
@@ -110,9 +124,17 @@ class _Machine:
 
     def _apply(self, rank: int) -> None:
         """Apply the operators of at least this rank that wait since the last parenthesis."""
-        while self._waiting and _RANK.get(self._waiting[-1], 0) >= rank:
-            right, left = self._values.pop(), self._values.pop()
-            self._values.append(_applied(self._waiting.pop(), left, right))
+        while self._waiting and _rank(self._waiting[-1]) >= rank:
+            operator, right = self._waiting.pop(), self._values.pop()
+            if operator == _NEGATIVE:
+                self._values.append(None if right is None else -right)
+            else:
+                self._values.append(_applied(operator, self._values.pop(), right))
+
+
+def _rank(operator: str) -> int:
+    """How tightly what waits binds; a parenthesis that is open waits for its end."""
+    return _NEGATIVE_RANK if operator == _NEGATIVE else _RANK.get(operator, 0)
 
 
 def _applied(operator: str, left: Fraction | None, right: Fraction | None) -> Fraction | None:

@@ -5,7 +5,11 @@ Score = `parseable_weight` * parseable + (1 - `parseable_weight`) * fields, wher
 * parseable is 1 for an object alone, 0.5 for one with other text around it that is not to be
   ignored, 0 for none;
 * fields is the weight of the right fields over the weight of all fields, where each unexpected
-  field adds the mean weight to the bottom, as a field that is wrong.
+  field adds the mean weight to the bottom, as a field that is wrong. An element of a list beyond
+  the expected list's end is an unexpected field, too.
+
+A field is right where its path leads through objects and lists as it does in the expected object:
+`a.0` of a list is not the key "0". Texts that look the same are the same.
 
 Passes when every listed field is right, nothing is unexpected and nothing surrounds the object.
 """
@@ -19,21 +23,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from verifiers.base import (
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
-    GraderConfig,
-    ItemError,
-    Outcome,
-    Sample,
-    checked_item,
-    grade_with,
-    passing,
-)
+from verifiers.base import GraderConfig, ItemError, Judge, Outcome, Sample, family
 from verifiers.parsing import Malformed, find_object
-from verifiers.templates import item_value, parse_path
+from verifiers.templates import ItemPath, item_value
 from verifiers.values import Missing, Normalise, canonical, look_up
 
 Path = tuple[str, ...]
@@ -44,7 +36,7 @@ class JsonMatchConfig(GraderConfig):
     """Configuration of `json_match`."""
 
     type: Literal["json_match"]
-    reference: str = Field(
+    reference: ItemPath = Field(
         default="answer", description="Path of the expected object in the item; {{item.x}} too."
     )
     fields: dict[str, Weight] | None = Field(
@@ -55,18 +47,14 @@ class JsonMatchConfig(GraderConfig):
         "field of the expected object, weighing the same.",
     )
     unexpected: Literal["refuse", "ignore"] = Field(
-        default="refuse", description="Fields that are neither listed nor in the expected object."
+        default="refuse",
+        description="Fields and elements that are neither listed nor in the expected object.",
     )
     surrounding: Literal["refuse", "ignore"] = Field(
         default="refuse", description="Text before or after the object."
     )
     parseable_weight: float = Field(default=0.1, ge=0, lt=1)
     normalise: Normalise = Normalise()
-
-    @field_validator("reference")
-    @classmethod
-    def _is_path(cls, text: str) -> str:
-        return ".".join(parse_path(text))
 
     @field_validator("fields")
     @classmethod
@@ -86,30 +74,13 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class JsonMatch:
+class JsonMatch(Judge[JsonMatchConfig, Wanted]):
     """Compares objects field by field."""
 
-    config: JsonMatchConfig
-
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by parseability and right fields; sub-scores `parseable` and `fields`."""
-        return grade_with(self._expect, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the expected object as JSON, its keys in the item's order."""
-        try:
-            wanted = self._expect(checked_item(item))
-        except ItemError:
-            return None  # The grade of any completion says what is wrong with the item.
-        return passing(self, json.dumps(wanted.value, ensure_ascii=False), item)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _expect(self, item: dict[str, Any]) -> Wanted:
+    def expect(self, item: dict[str, Any]) -> Wanted:
+        """The item's object, in which every listed field must be."""
         place = self.config.reference
-        value = item_value(item, tuple(place.split(".")))
+        value = item_value(item, place)
         if not isinstance(value, dict):
             raise ItemError(f"the item's field '{place}' is not a JSON object")
         if self.config.fields is None:
@@ -119,16 +90,22 @@ class JsonMatch:
             _require(value, path, place)
         return Wanted(value, fields)
 
-    def _compare(self, sample: Sample, wanted: Wanted) -> Outcome:
+    def answers(self, item: dict[str, Any], expected: Wanted) -> tuple[str, ...]:
+        """The expected object as JSON, its keys in the item's order."""
+        del item
+        return (json.dumps(expected.value, ensure_ascii=False),)
+
+    def compare(self, sample: Sample, expected: Wanted) -> Outcome:
+        """Sub-scores are `parseable` and `fields`."""
         try:
             found = find_object(sample.output_text)
         except Malformed:
             return Outcome(False, 0.0, {"parseable": 0.0, "fields": 0.0})
         whole = found.alone or self.config.surrounding == "ignore"
         parseable = 1.0 if whole else 0.5
-        wrong = self._wrong(found.value, wanted)
-        extra = 0 if self.config.unexpected == "ignore" else _unexpected(found.value, wanted)
-        share = _share(wanted, wrong, extra)
+        wrong = self._wrong(found.value, expected)
+        extra = 0 if self.config.unexpected == "ignore" else _unexpected(found.value, expected)
+        share = _share(expected, wrong, extra)
         subscores = {"parseable": parseable, "fields": share}
         # Not decided by share == 1: rounding could hide a field of tiny weight.
         if whole and not wrong and not extra:
@@ -140,13 +117,17 @@ class JsonMatch:
     def _wrong(self, value: Any, wanted: Wanted) -> set[Path]:
         return {path for path in wanted.fields if not self._same(value, wanted.value, path)}
 
-    def _same(self, value: Any, wanted: Any, path: Path) -> bool:
-        try:
-            found = look_up(value, path)
-        except Missing:
-            return False
+    def _same(self, found: Any, wanted: Any, path: Path) -> bool:
+        for step in path:
+            if isinstance(found, list) != isinstance(wanted, list):
+                return False
+            try:
+                found = look_up(found, (step,))
+            except Missing:
+                return False
+            wanted = look_up(wanted, (step,))
         normalise = self.config.normalise
-        return canonical(found, normalise) == canonical(look_up(wanted, path), normalise)
+        return canonical(found, normalise) == canonical(wanted, normalise)
 
 
 def _share(wanted: Wanted, wrong: set[Path], extra: int) -> float:
@@ -173,21 +154,24 @@ def _unexpected(value: Any, wanted: Wanted) -> int:
     """
 
     def count(found: Any, expected: Any, place: Path) -> int:
-        if not isinstance(found, dict) or not isinstance(expected, dict):
+        if type(found) is not type(expected):
             return 0
-        total = 0
-        for key, inner in found.items():
+        total, known = 0, _members(expected)
+        for key, inner in _members(found).items():
             here = (*place, key)
             if here in wanted.fields:
                 continue
-            total += count(inner, expected[key], here) if key in expected else 1
+            total += count(inner, known[key], here) if key in known else 1
         return total
 
     return count(value, wanted.value, ())
 
 
-def _make(config: JsonMatchConfig, _build: BuildNested) -> Grader:
-    return JsonMatch(config)
+def _members(value: Any) -> dict[str, Any]:
+    """What is in an object or a list, by the steps of paths; nothing is in any other value."""
+    if isinstance(value, list):
+        return {str(position): one for position, one in enumerate(value)}
+    return value if isinstance(value, dict) else {}
 
 
-JSON_MATCH = Family(JsonMatchConfig, _make)
+JSON_MATCH = family(JsonMatchConfig, JsonMatch)

@@ -20,25 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field
 
-from verifiers.base import (
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
-    GraderConfig,
-    GraderConfigError,
-    ItemError,
-    Outcome,
-    Sample,
-    checked_item,
-    grade_with,
-    passing,
-)
+from verifiers.base import GraderConfig, GraderConfigError, Judge, Outcome, Sample, family
 from verifiers.parsing import Malformed, find_value
 from verifiers.schemas import SchemaProblem, check_schema
-from verifiers.templates import item_value, parse_path
+from verifiers.templates import ItemPath, item_value
 from verifiers.validation import Problem, TooComplex, problems
 
 
@@ -57,42 +44,30 @@ class JsonSchemaConfig(GraderConfig):
         default="refuse", description="Text before or after the value."
     )
     parseable_weight: float = Field(default=0.1, ge=0, lt=1)
-    example: str | None = Field(
+    example: ItemPath | None = Field(
         default=None,
         description="Path in the item of a value that is valid, to learn from; {{item.x}} too.",
     )
 
-    @field_validator("example")
-    @classmethod
-    def _is_path(cls, text: str | None) -> str | None:
-        return None if text is None else ".".join(parse_path(text))
-
 
 @dataclass(frozen=True)
-class JsonSchema:
+class JsonSchema(Judge[JsonSchemaConfig, None]):
     """Validates the completion against one schema."""
 
-    config: JsonSchemaConfig
+    def expect(self, item: dict[str, Any]) -> None:
+        """Nothing: the schema is in the configuration."""
+        del item
 
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by parseability and right fields; sub-scores `parseable` and `fields`."""
-        return grade_with(checked_item, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the configured example as JSON, None without one: a schema names no value."""
+    def answers(self, item: dict[str, Any], expected: None) -> tuple[str, ...]:
+        """The configured example as JSON, if there is one: a schema names no value."""
+        del expected
         if self.config.example is None:
-            return None
-        try:
-            value = item_value(checked_item(item), tuple(self.config.example.split(".")))
-        except ItemError:
-            return None  # The item lacks the example, or its grade says what is wrong with it.
-        return passing(self, json.dumps(value, ensure_ascii=False), item)
+            return ()
+        return (json.dumps(item_value(item, self.config.example), ensure_ascii=False),)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _compare(self, sample: Sample, _item: dict[str, Any]) -> Outcome:
+    def compare(self, sample: Sample, expected: None) -> Outcome:
+        """Sub-scores are `parseable` and `fields`."""
+        del expected
         try:
             found = find_value(sample.output_text, self._brackets)
         except Malformed:
@@ -135,7 +110,7 @@ def _share(schema: dict[str, Any], value: Any, found: Sequence[Problem]) -> floa
     return (len(counted) - len(bad)) / total if total else 0.0
 
 
-def _make(config: JsonSchemaConfig, _build: BuildNested) -> Grader:
+def _make(config: JsonSchemaConfig) -> JsonSchema:
     try:
         check_schema(config.json_schema, config.formats == "check")
     except SchemaProblem as problem:
@@ -144,4 +119,4 @@ def _make(config: JsonSchemaConfig, _build: BuildNested) -> Grader:
     return JsonSchema(config)
 
 
-JSON_SCHEMA = Family(JsonSchemaConfig, _make)
+JSON_SCHEMA = family(JsonSchemaConfig, _make)

@@ -9,7 +9,8 @@ Answers that would be too much for computer algebra, or that it is known to misr
 at all (`verifiers.math_bounds`): a completion then fails, an item is errored. What still takes too
 long is ended by the deadline of the process that grades.
 
-Score = 1 if right, else `parseable_weight` for an answer that could be read, else 0.
+Score = 1 if right, else `parseable_weight` for an answer that could be read, else 0; sub-scores
+`parseable`, an answer could be read, and `value`, it is right.
 """
 
 from __future__ import annotations
@@ -18,25 +19,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from verifiers import math_bounds
-from verifiers.base import (
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
-    GraderConfig,
-    ItemError,
-    Outcome,
-    Sample,
-    checked_item,
-    grade_with,
-    passing,
-)
+from verifiers.base import GraderConfig, ItemError, Judge, Outcome, Sample, family
 from verifiers.math_answers import Written, answer_in, formula
 from verifiers.math_bounds import NotRead
-from verifiers.templates import item_value, parse_path
+from verifiers.templates import ItemPath, item_value
 
 _INTEGER = re.compile(rf"-?[0-9]{{1,{math_bounds.MAX_DIGITS}}}")
 
@@ -45,7 +34,7 @@ class MathConfig(GraderConfig):
     """Configuration of `math`."""
 
     type: Literal["math"]
-    reference: str = Field(
+    reference: ItemPath = Field(
         default="answer", description="Path of the answer in the item; {{item.x}} too."
     )
     find: Literal["any", "boxed"] = Field(
@@ -58,11 +47,6 @@ class MathConfig(GraderConfig):
     decimals: int = Field(default=6, ge=0, le=12, description="Floats are rounded to so many.")
     parseable_weight: float = Field(default=0.1, ge=0, lt=1)
 
-    @field_validator("reference")
-    @classmethod
-    def _is_path(cls, text: str) -> str:
-        return ".".join(parse_path(text))
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -74,31 +58,18 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Mathematics:
+class Mathematics(Judge[MathConfig, Wanted]):
     """Compares mathematical answers."""
 
-    config: MathConfig
+    def answers(self, item: dict[str, Any], expected: Wanted) -> tuple[str, ...]:
+        r"""The item's answer, in `\boxed{...}` where it must be or is not found without."""
+        del item
+        return expected.text, f"\\boxed{{{expected.text}}}"
 
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by sub-scores `parseable`, an answer could be read, and `value`, it is right."""
-        return grade_with(self._expect, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        r"""Return the item's answer, in `\boxed{...}` where it must be or is not found without."""
-        try:
-            text = self._expect(checked_item(item)).text
-        except ItemError:
-            return None  # The grade of any completion says what is wrong with the item.
-        ways = (text, f"\\boxed{{{text}}}")
-        return next((one for one in ways if passing(self, one, item) is not None), None)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _expect(self, item: dict[str, Any]) -> Wanted:
+    def expect(self, item: dict[str, Any]) -> Wanted:
+        """The item's answer, read."""
         place = self.config.reference
-        value = item_value(item, tuple(place.split(".")))
+        value = item_value(item, place)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ItemError(f"the item's field '{place}' is neither text nor a number")
         text = value.strip() if isinstance(value, str) else repr(value)
@@ -111,20 +82,21 @@ class Mathematics:
             raise ItemError(f"the item's field '{place}' is not understood as mathematics")
         return Wanted(text, written, values)
 
-    def _compare(self, sample: Sample, wanted: Wanted) -> Outcome:
+    def compare(self, sample: Sample, expected: Wanted) -> Outcome:
+        """Read the completion's answer and compare; equal texts need no computer algebra."""
         written = answer_in(sample.output_text, self.config.find == "boxed")
         if written is None:
             return Outcome(False, 0.0, {"parseable": 0.0, "value": 0.0})
-        if written.text == wanted.written.text:
+        if written.text == expected.written.text:
             return self._outcome(True, True)
-        if _INTEGER.fullmatch(written.text) and _INTEGER.fullmatch(wanted.written.text):
+        if _INTEGER.fullmatch(written.text) and _INTEGER.fullmatch(expected.written.text):
             # As the computer algebra would say, a hundred times faster.
-            return self._outcome(True, int(written.text) == int(wanted.written.text))
+            return self._outcome(True, int(written.text) == int(expected.written.text))
         try:
             values = _values(written)
         except NotRead:
             values = []
-        return self._outcome(bool(values), self._is_right(wanted.values, values))
+        return self._outcome(bool(values), self._is_right(expected.values, values))
 
     def _outcome(self, parseable: bool, right: bool) -> Outcome:
         score = 1.0 if right else self.config.parseable_weight * parseable
@@ -147,8 +119,4 @@ def _values(written: Written) -> list[Any]:
     return read(written)
 
 
-def _make(config: MathConfig, _build: BuildNested) -> Grader:
-    return Mathematics(config)
-
-
-MATH = Family(MathConfig, _make, imports=("verifiers.math_library",))
+MATH = family(MathConfig, Mathematics, imports=("verifiers.math_library",))

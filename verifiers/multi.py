@@ -6,7 +6,9 @@ be worth most. It is written in the graders' names, which then have no hyphen an
 letter.
 
 A grader that errors makes the whole errored: a mean over the others would be a number about
-something else. So does a formula without a value, such as a division by a score of zero.
+something else. A formula that has no value for a completion, as one that divides by a score of
+zero, has it fail with score 0 and the sub-score `calculate_output` 0; one that has no value for a
+right completion is refused.
 """
 
 from __future__ import annotations
@@ -42,6 +44,9 @@ from verifiers.formula import (
 
 NEARLY_ONE = 1 - 1e-9
 """What a formula of decimal fractions may give for one, as 0.1 + 0.2 + 0.7 does."""
+
+NO_VALUE = "calculate_output"
+"""The sub-score, 0, of a completion for which the formula has no value."""
 
 # No dots: they separate a sub-grader's name from its own sub-scores.
 PartName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -102,16 +107,15 @@ class Multi:
             if grade.error is not None and grade.error_kind is not None:
                 message = f"{part.name}: {grade.error}"
                 return errored_grade(grade.error_kind, message, time.perf_counter() - started)
-        passed = all(grade.passed for _, grade in grades)
+        passed, subscores = all(grade.passed for _, grade in grades), _subscores(grades)
         try:
             score = self._combined([(part, grade.score or 0.0) for part, grade in grades])
-        except Undefined as error:
-            message = f"calculate_output {error}"
-            return errored_grade("config", message, time.perf_counter() - started)
+        except Undefined:
+            passed, score, subscores[NO_VALUE] = False, 0.0, 0.0
         return Grade(
             status=Status.PASSED if passed else Status.FAILED,
             score=score if passed else min(score, BEST_FAILED_SCORE),
-            subscores=_subscores(grades),
+            subscores=subscores,
             seconds=time.perf_counter() - started,
         )
 
@@ -168,7 +172,7 @@ def _formula(config: MultiConfig) -> Formula | None:
     if config.weights:
         raise GraderConfigError("weights", "cannot be given beside calculate_output")
     for name in config.graders:
-        if not name.isidentifier() or name in FUNCTIONS:
+        if not name.isidentifier() or name in FUNCTIONS or name == NO_VALUE:
             raise GraderConfigError(f"graders.{name}", "is no name that a formula can use")
     try:
         formula = parse_formula(config.calculate_output)

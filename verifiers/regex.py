@@ -5,40 +5,51 @@ text, so that no completion can stall a training run. `.` leaves out line breaks
 them), `\d` and `\w` are ASCII, `\pL` is any letter. A text of more than 32 KiB fails.
 
 `{{ item.x }}` in the pattern is the item's text, to be found as it stands; with
-`item_text: pattern` it is a part of the expression. The score is 0 or 1.
+`item_text: pattern` it is an expression of its own, as if in `(?:...)`. Texts that look the same
+are the same: the text and the item's are searched in one normal form, the pattern in composed
+characters (NFC). The score is 0 or 1.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from verifiers.base import (
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
     GraderConfig,
     GraderConfigError,
     ItemError,
+    Judge,
     Outcome,
     Sample,
-    checked_item,
-    grade_with,
-    passing,
+    family,
 )
 from verifiers.patterns import Pattern, TextTooLong, literal, parse_pattern
-from verifiers.templates import Bound, OutputPlace, Steps, Template, parse_template
+from verifiers.templates import (
+    Bound,
+    ItemTemplate,
+    OutputPlace,
+    OutputTemplate,
+    Steps,
+    Template,
+    parse_template,
+)
+from verifiers.texts import normal
 
 
 class RegexConfig(GraderConfig):
     """Configuration of `regex`."""
 
     type: Literal["regex"]
-    pattern: str = Field(min_length=1, description="RE2 expression, a template of item fields.")
-    input: str = Field(default="{{sample.output_text}}", description="Template of the text.")
+    pattern: ItemTemplate = Field(
+        min_length=1, description="RE2 expression, a template of item fields."
+    )
+    input: OutputTemplate = Field(
+        default="{{sample.output_text}}", description="Template of the text."
+    )
     match: Literal["search", "whole"] = Field(
         default="search", description="The expression is somewhere in the text, or all of it."
     )
@@ -47,17 +58,13 @@ class RegexConfig(GraderConfig):
     item_text: Literal["literal", "pattern"] = Field(
         default="literal", description="What the item's fields in the pattern are."
     )
-    strip: bool = Field(default=True, description="Ignore white space at both ends of the text.")
-    example: str | None = Field(
+    strip: bool = Field(
+        default=True,
+        description="Ignore white space at both ends of the text and of the item's fields.",
+    )
+    example: ItemTemplate | None = Field(
         default=None, description="Template of a completion that passes, to learn from."
     )
-
-    @field_validator("input", "pattern", "example")
-    @classmethod
-    def _is_template(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_template(text)
-        return text
 
 
 @dataclass(frozen=True)
@@ -69,75 +76,64 @@ class _Search:
 
 
 @dataclass(frozen=True)
-class Regex:
+class Regex(Judge[RegexConfig, _Search]):
     """Looks for an expression in a filled-in template."""
 
-    config: RegexConfig
     input: Template
     pattern: Template
     example: Template | None
 
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score 1 if the text matches as expected, else 0."""
-        return grade_with(self._expect, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the configured example, None without one: a pattern does not name its texts."""
-        if self.example is None:
-            return None
-        try:
-            text = self.example.bind(checked_item(item)).text
-        except ItemError:
-            return None  # The item lacks the example's field, or its grade says what is wrong.
-        return None if text is None else passing(self, text, item)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _expect(self, item: dict[str, Any]) -> _Search:
+    def expect(self, item: dict[str, Any]) -> _Search:
+        """Fill in the item."""
         source = "".join(self._source(piece, item) for piece in self.pattern.pieces)
-        try:
-            pattern = parse_pattern(source, self.config.ignore_case)
-        except ValueError as error:
-            raise ItemError(f"the pattern with the item's fields {error}") from error
-        return _Search(self.input.bind(item), pattern)
+        return _Search(self.input.bind(item), self._parsed(source))
 
-    def _source(self, piece: str | Steps | OutputPlace, item: dict[str, Any]) -> str:
-        if isinstance(piece, str):
-            return piece
-        text = Template((piece,)).bind(item).text or ""
-        if not text.strip():
-            raise ItemError("the item's field in the pattern is blank, and every text contains it")
-        return literal(text) if self.config.item_text == "literal" else text
-
-    def _compare(self, sample: Sample, search: _Search) -> Outcome:
-        text = search.input.render(sample)
+    def compare(self, sample: Sample, expected: _Search) -> Outcome:
+        """The score is 1 if the text matches as expected, else 0."""
+        text = normal(expected.input.render(sample))
         text = text.strip() if self.config.strip else text
         try:
             whole = self.config.match == "whole"
-            found = search.pattern.is_all_of(text) if whole else search.pattern.found_in(text)
+            found = expected.pattern.is_all_of(text) if whole else expected.pattern.found_in(text)
         except TextTooLong:
             return Outcome(False, 0.0)
         right = found == (self.config.expect == "match")
         return Outcome(right, float(right))
 
+    def answers(self, item: dict[str, Any], expected: _Search) -> tuple[str, ...]:
+        """The configured example, if there is one: a pattern does not name its texts."""
+        del expected
+        text = None if self.example is None else self.example.bind(item).text
+        return () if text is None else (text,)
 
-def _make(config: RegexConfig, _build: BuildNested) -> Grader:
-    text, pattern = parse_template(config.input), parse_template(config.pattern)
-    example = None if config.example is None else parse_template(config.example)
-    if not text.uses_output:
-        raise GraderConfigError("input", "the completion is not used: no sample.output_...")
-    if pattern.uses_output:
-        raise GraderConfigError("pattern", "has a place for the completion")
-    if example is not None and example.uses_output:
-        raise GraderConfigError("example", "has a place for the completion")
+    def _source(self, piece: str | Steps | OutputPlace, item: dict[str, Any]) -> str:
+        if isinstance(piece, str):
+            return unicodedata.normalize("NFC", piece)
+        text = Template((piece,)).bind(item).text or ""
+        text = normal(text).strip() if self.config.strip else normal(text)
+        if not text.strip():
+            raise ItemError("the item's field in the pattern is blank, and every text contains it")
+        if self.config.item_text == "literal":
+            return literal(text)
+        self._parsed(text)  # By itself: brackets that it closes and opens are no expression.
+        return f"(?:{text})"
+
+    def _parsed(self, source: str) -> Pattern:
+        try:
+            return parse_pattern(source, self.config.ignore_case)
+        except ValueError as error:
+            raise ItemError(f"the pattern with the item's fields {error}") from error
+
+
+def _make(config: RegexConfig) -> Regex:
+    pattern = parse_template(config.pattern)
     if pattern.constant is not None:
         try:
             parse_pattern(pattern.constant, config.ignore_case)
         except ValueError as error:
             raise GraderConfigError("pattern", str(error)) from error
-    return Regex(config, text, pattern, example)
+    example = None if config.example is None else parse_template(config.example)
+    return Regex(config, parse_template(config.input), pattern, example)
 
 
-REGEX = Family(RegexConfig, _make)
+REGEX = family(RegexConfig, _make)

@@ -10,7 +10,7 @@ A schema is JSON within the bounds of `verifiers.values`, as all configurations 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,9 @@ MAX_EXPANSION = 1_000
 
 Schemas that refer to each other twice over double with each step.
 """
+
+MAX_PATTERNS = 100
+"""Different regular expressions; compiling one takes up to some milliseconds."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -86,6 +89,7 @@ def check_schema(schema: Mapping[str, Any], check_formats: bool) -> None:
     root = _Place((), dict(schema))
     places: dict[Path, _Place] = {}
     _collect(root, places)
+    _count_patterns(places.values())
     for place in places.values():
         _check_keywords(place, check_formats)
     for place in places.values():
@@ -143,13 +147,30 @@ def _check_keywords(place: _Place, check_formats: bool) -> None:
         if keyword == "format" and check_formats and value not in FORMATS:
             known = ", ".join(FORMATS)
             raise SchemaProblem(here, f"{value!r} is not checked; what is: {known}")
-        patterns = [value] if keyword == "pattern" else []
-        patterns += list(value) if keyword == "patternProperties" else []
-        for pattern in patterns:
+        for pattern in _patterns(keyword, value):
             try:
                 parse_pattern(pattern)
             except ValueError as error:
                 raise SchemaProblem(here, str(error)) from error
+
+
+def _patterns(keyword: str, value: Any) -> list[str]:
+    """The regular expressions that a keyword has."""
+    if keyword == "patternProperties":
+        return list(value)
+    return [value] if keyword == "pattern" else []
+
+
+def _count_patterns(places: Iterable[_Place]) -> None:
+    """Refuse more patterns than can be compiled in no time, before any is."""
+    found: set[str] = set()
+    for place in places:
+        for keyword, value in ({} if isinstance(place.schema, bool) else place.schema).items():
+            found.update(_patterns(keyword, value))
+            if len(found) > MAX_PATTERNS:
+                raise SchemaProblem(
+                    (*place.path, keyword), f"is one of more than {MAX_PATTERNS} patterns"
+                )
 
 
 def _link(place: _Place, places: Mapping[Path, _Place]) -> None:

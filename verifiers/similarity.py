@@ -3,13 +3,15 @@
 Every metric is 1 for a text and itself wherever it counts anything in it at all, and 0 where the
 texts have nothing in common that it counts.
 
-Words are runs of letters, digits and underscores of any script. A script without spaces is one long
-word to them; the metrics over characters suit it better.
+Words are runs of letters, digits and underscores of any script, with the combining marks and
+joiners that belong to them. A script without spaces is one long word to them; the metrics over
+characters suit it better.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -37,6 +39,7 @@ Metric: TypeAlias = Literal[
 
 _WORD = re.compile(r"\w+")
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
+_JOINERS = "\u200c\u200d"
 _GLEU_ORDERS = range(1, 5)
 
 
@@ -70,7 +73,7 @@ def bleu(text: str, wanted: str) -> float:
     With its defaults for sentences: exponential smoothing, orders that the text is too short for
     left out.
     """
-    found, expected = (" ".join(_WORD_OR_MARK.findall(one)) for one in (text, wanted))
+    found, expected = (" ".join(_pieces(_WORD_OR_MARK, one)) for one in (text, wanted))
     return _sacrebleu().sentence_score(found, [expected]).score / 100
 
 
@@ -96,7 +99,19 @@ def _characters(
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text)
+    return [word for word in _pieces(_WORD, text) if any(c.isalnum() or c == "_" for c in word)]
+
+
+def _pieces(pattern: re.Pattern[str], text: str) -> list[str]:
+    r"""What a pattern finds where combining marks count as letters, which `\w` leaves out."""
+    if text.isascii():
+        return pattern.findall(text)
+    letters = "".join("_" if _is_combining(one) else one for one in text)
+    return [text[match.start() : match.end()] for match in pattern.finditer(letters)]
+
+
+def _is_combining(character: str) -> bool:
+    return character in _JOINERS or unicodedata.category(character).startswith("M")
 
 
 def _runs(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:

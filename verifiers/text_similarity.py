@@ -1,6 +1,7 @@
 """`text_similarity`: how alike the completion is to a reference text, in OpenAI's shape.
 
-The score is the similarity by `evaluation_metric`; the completion passes from `pass_threshold` on.
+The score is the similarity by `evaluation_metric`; the completion passes from `pass_threshold` on,
+where 1e-9 below it is still on it. Texts that look the same are the same.
 
 * fuzzy_match, levenshtein: over characters. Twice the common subsequence over both lengths; and 1
   minus the edits over the longer length.
@@ -16,45 +17,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from verifiers.base import (
     NOTHING_RIGHT,
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
     GraderConfig,
     GraderConfigError,
     ItemError,
+    Judge,
     Outcome,
     Sample,
-    checked_item,
-    grade_with,
-    passing,
+    family,
 )
 from verifiers.similarity import Metric, similarity
-from verifiers.templates import Bound, Template, parse_template
+from verifiers.templates import Bound, ItemTemplate, OutputTemplate, Template, parse_template
+from verifiers.texts import normal
 
 MAX_CHARS = 16_384
 """A longer text fails: the metrics over characters take quadratic time, some 10 ms for this."""
+
+ROUNDING = 1e-9
+"""So much below the threshold passes: 1 - 1/5 is less than 0.8 in the machine's numbers."""
 
 
 class TextSimilarityConfig(GraderConfig):
     """Configuration of `text_similarity`."""
 
     type: Literal["text_similarity"]
-    input: str = Field(default="{{sample.output_text}}", description="Template of the text.")
-    reference: str = Field(default="{{item.answer}}", description="Template of what it should be.")
+    input: OutputTemplate = Field(
+        default="{{sample.output_text}}", description="Template of the text."
+    )
+    reference: ItemTemplate = Field(
+        default="{{item.answer}}", description="Template of what it should be."
+    )
     evaluation_metric: Metric
     pass_threshold: float = Field(gt=0, le=1, description="The least similarity that passes.")
     ignore_case: bool = True
-
-    @field_validator("input", "reference")
-    @classmethod
-    def _is_template(cls, text: str) -> str:
-        parse_template(text)
-        return text
 
 
 @dataclass(frozen=True)
@@ -66,30 +64,28 @@ class _Texts:
 
 
 @dataclass(frozen=True)
-class TextSimilarity:
-    """Measures how alike a filled-in template is to a reference."""
+class TextSimilarity(Judge[TextSimilarityConfig, _Texts]):
+    """Compares two filled-in templates by one metric."""
 
-    config: TextSimilarityConfig
     input: Template
     wanted: Template
 
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by similarity."""
-        return grade_with(self._expect, self._compare, sample, item)
+    def expect(self, item: dict[str, Any]) -> _Texts:
+        """Fill in the item."""
+        return _Texts(self.input.bind(item), self.check(self.wanted.bind(item).text or ""))
 
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the reference text."""
-        try:
-            item = checked_item(item)
-            self._expect(item)
-        except ItemError:
-            return None  # The grade of any completion says what is wrong with the item.
-        text = self.wanted.bind(item).text
-        return None if text is None else passing(self, text.strip(), item)
+    def compare(self, sample: Sample, expected: _Texts) -> Outcome:
+        """The score is the similarity."""
+        text = self._normalised(expected.input.render(sample))
+        if len(text) > MAX_CHARS:
+            return NOTHING_RIGHT
+        score = similarity(self.config.evaluation_metric, text, expected.wanted)
+        return Outcome(score >= self.config.pass_threshold - ROUNDING, score)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
+    def answers(self, item: dict[str, Any], expected: _Texts) -> tuple[str, ...]:
+        """The reference text."""
+        del expected
+        return ((self.wanted.bind(item).text or "").strip(),)
 
     def check(self, reference: str) -> str:
         """Return the reference as it is compared; raises ItemError if nothing can be like it."""
@@ -101,34 +97,19 @@ class TextSimilarity:
             raise ItemError(f"the reference has nothing that {metric} counts")
         return wanted
 
-    def _expect(self, item: dict[str, Any]) -> _Texts:
-        return _Texts(self.input.bind(item), self.check(self.wanted.bind(item).text or ""))
-
-    def _compare(self, sample: Sample, texts: _Texts) -> Outcome:
-        text = self._normalised(texts.input.render(sample))
-        if len(text) > MAX_CHARS:
-            return NOTHING_RIGHT
-        score = similarity(self.config.evaluation_metric, text, texts.wanted)
-        return Outcome(score >= self.config.pass_threshold, score)
-
     def _normalised(self, text: str) -> str:
-        text = text.strip()
+        text = normal(text).strip()
         return text.casefold() if self.config.ignore_case else text
 
 
-def _make(config: TextSimilarityConfig, _build: BuildNested) -> Grader:
-    text, wanted = parse_template(config.input), parse_template(config.reference)
-    if not text.uses_output:
-        raise GraderConfigError("input", "the completion is not used: no sample.output_...")
-    if wanted.uses_output:
-        raise GraderConfigError("reference", "has a place for the completion")
-    grader = TextSimilarity(config, text, wanted)
-    if wanted.constant is not None:
+def _make(config: TextSimilarityConfig) -> TextSimilarity:
+    grader = TextSimilarity(config, parse_template(config.input), parse_template(config.reference))
+    if grader.wanted.constant is not None:
         try:
-            grader.check(wanted.constant)
+            grader.check(grader.wanted.constant)
         except ItemError as error:
             raise GraderConfigError("reference", str(error)) from error
     return grader
 
 
-TEXT_SIMILARITY = Family(TextSimilarityConfig, _make, imports=("sacrebleu.metrics.bleu",))
+TEXT_SIMILARITY = family(TextSimilarityConfig, _make, imports=("sacrebleu.metrics.bleu",))

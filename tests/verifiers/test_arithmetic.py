@@ -185,3 +185,24 @@ def test_a_wrong_configuration_is_refused_with_its_place(config: dict[str, Any],
 def test_the_order_of_operations_is_no_difference() -> None:
     one = {"type": "arithmetic", "operations": ["*", "+"]}
     assert grader_hash(one) == grader_hash({**one, "operations": ["+", "*", "+"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "config", "passed"),
+    [
+        ("-3+5", [3, 5], {}, True),
+        ("-3+5", [-3, 5], {}, True),
+        ("5-3", [-3, 5], {}, False),
+        ("-3*-3-7", [3, -3, 7], {}, True),
+        ("3--3-4", [3, -3, 4], {}, True),
+        ("-(3-5)", [3, 5], {}, True),
+        ("-3+5", [3, 5], {"operations": ["+"]}, False),
+        ("-3+5", [-3, 5], {"operations": ["+"]}, True),
+        ("-3+5", [3, 5, 7], {"use": "some"}, True),
+        ("-3-3+8", [3, 8], {"use": "some"}, False),
+    ],
+)
+def test_a_minus_is_that_of_a_given_number_or_an_operation_on_it(
+    text: str, numbers: list[int], config: dict[str, Any], passed: bool
+) -> None:
+    assert grade(text, numbers, 2, **config).passed == passed

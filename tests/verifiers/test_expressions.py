@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.verifiers.strategies import HOSTILE_TEXT
-from verifiers.expressions import MAX_CHARS, NotArithmetic, evaluate
+from verifiers.expressions import MAX_CHARS, Expression, NotArithmetic, evaluate
 
 NUMBERS = st.integers(0, 99).map(str) | st.sampled_from(["0.5", "2.25", "007"])
 EXPRESSIONS = st.recursive(
@@ -17,6 +17,7 @@ EXPRESSIONS = st.recursive(
         inner.map(lambda one: f"({one})"),
         st.tuples(inner, st.sampled_from("+-*/"), inner).map(" ".join),
         st.tuples(inner, st.sampled_from("+-*/"), inner).map("".join),
+        inner.map(lambda one: f"(-({one}))"),
     ),
     max_leaves=12,
 )
@@ -50,6 +51,13 @@ def test_numbers_and_operations_are_those_that_are_written(text: str) -> None:
     assert expression.operations == {one for one in tokens if one in set("+-*/")}
 
 
+def test_a_minus_of_a_number_is_no_operation_but_one_of_a_parenthesis_is() -> None:
+    assert evaluate("-3*5") == Expression(
+        Fraction(-15), (Fraction(-3), Fraction(5)), frozenset("*")
+    )
+    assert evaluate("-(3*5)").operations == {"-", "*"}
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -63,6 +71,12 @@ def test_numbers_and_operations_are_those_that_are_written(text: str) -> None:
         ("5--3", 8),
         ("5*-3", -15),
         ("(−3)", -3),
+        ("-(1)", -1),
+        ("2*-(3-5)", 4),
+        ("8/-(2)/2", -2),
+        ("1--(2+3)*2", 11),
+        ("-(-(4))", 4),
+        ("-(1/0)", None),
         ("0.1+0.2", Fraction(3, 10)),
         ("1/0", None),
         ("1/(2-2)+1", None),
@@ -78,7 +92,8 @@ def test_known_values(text: str, value: Any) -> None:
     "text",
     [
         "", " ", "()", "(", ")", "(1", "1)", "1+", "+1", "*1", "1 2", "1(2)", "(1)(2)", "(1)2",
-        "2**3", "2//3", "2^3", "2%3", "--1", "-(1)", "1---2", "1e3", "0x1F", "1_000", "1,000", ".5",
+        "2**3", "2//3", "2^3", "2%3", "--1", "--(1)", "-", "-()", "1---2",
+        "1e3", "0x1F", "1_000", "1,000", ".5",
         "5.", "1.2.3", "x", "pi", "3!", "√4", "٣+1", "２+2", "１", "²", "½", "1＋1", "1–1", "[1]",
         "{1}", "1=1", "1;2", "__import__('os')", "abs(1)", "1 if 1 else 2", "NaN", "inf", "1\x002",
         "9" * (MAX_CHARS + 1), "44**19**35",
@@ -98,6 +113,7 @@ def test_what_is_no_expression_is_refused(text: str) -> None:
         "9/7+" * 499 + "1",
         "9" * 999 + "*" + "9" * 999,
         "1/" * 999 + "3",
+        "-(" * 600 + "1" + ")" * 600,
     ],
     ids=lambda text: text[:6],
 )

@@ -155,3 +155,35 @@ def test_normalisation_can_be_switched_off() -> None:
     assert not grade({"a": "X"}, {"a": "x"}, normalise={"casefold": False}).passed
     assert not grade({"a": "1"}, {"a": 1}, normalise={"numbers": False}).passed
     assert not grade({"a": "x "}, {"a": "x"}, normalise={"strip": False}).passed
+
+
+def test_elements_beyond_the_end_of_an_expected_list_are_unexpected() -> None:
+    answer = {"a": [1, {"x": 2}], "b": [3]}
+    fields = {"a.0": 1, "a.1.x": 1}
+    assert grade({"a": [1, {"x": 2}]}, answer, fields=fields).passed
+    for output in (
+        {"a": [1, {"x": 2}, 3]},
+        {"a": [1, {"x": 2, "y": 3}]},
+        {"a": [1, {"x": 2}], "b": [3, 4]},
+    ):
+        result = grade(output, answer, fields=fields)
+        assert not result.passed
+        assert result.subscores["fields"] == pytest.approx(2 / 3)
+        assert grade(output, answer, fields=fields, unexpected="ignore").passed
+
+
+@pytest.mark.parametrize("unexpected", ["refuse", "ignore"])
+def test_a_key_is_not_a_position_in_a_list(unexpected: str) -> None:
+    options: dict[str, Any] = {"fields": {"a.0": 1}, "unexpected": unexpected}
+    assert grade({"a": [1]}, {"a": [1]}, **options).passed
+    assert grade({"a": {"0": 1}}, {"a": {"0": 1}}, **options).passed
+    assert grade({"a": {"0": 1}}, {"a": [1]}, **options).status is Status.FAILED
+    assert grade({"a": [1]}, {"a": {"0": 1}}, **options).status is Status.FAILED
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=6))
+def test_a_list_whose_every_element_is_listed_must_be_equal(
+    wanted: list[int], found: list[int]
+) -> None:
+    fields = {f"a.{position}": 1 for position in range(len(wanted))}
+    assert grade({"a": found}, {"a": wanted}, fields=fields).passed == (found == wanted)

@@ -114,10 +114,13 @@ def test_a_formula_is_kept_between_zero_and_what_a_failure_can_score(
     assert (grade.status, grade.score) == (Status.FAILED, score)
 
 
-def test_a_formula_without_a_value_is_errored_as_config() -> None:
-    grade = formula("a / b", "a", "b").grade(Sample(output_text="a"), {})
-    assert (grade.status, grade.error_kind) == (Status.ERRORED, "config")
-    assert grade.error == "calculate_output divides by zero"
+@pytest.mark.parametrize("text", ["a / b", "1 + log(b)", "b ^ (0 - 1)", "sqrt(2 * b - 1)"])
+def test_a_completion_for_which_the_formula_has_no_value_fails(text: str) -> None:
+    grader = formula(text, "a", "b")
+    grade = grader.grade(Sample(output_text="a"), {})
+    assert (grade.status, grade.score) == (Status.FAILED, 0.0)
+    assert grade.subscores == {"a": 1.0, "b": 0.0, "calculate_output": 0.0}
+    assert grader.grade(Sample(output_text="a b"), {}).passed
 
 
 def test_openais_example_of_a_multi_grader_works_as_it_stands() -> None:
@@ -163,6 +166,11 @@ def test_openais_example_of_a_multi_grader_works_as_it_stands() -> None:
         ({"calculate_output": "a", "graders": {"a": LIKE, "b-c": LIKE}}, "graders.b-c", "name"),
         ({"calculate_output": "a", "graders": {"a": LIKE, "1b": LIKE}}, "graders.1b", "name"),
         ({"calculate_output": "a", "graders": {"a": LIKE, "min": LIKE}}, "graders.min", "name"),
+        (
+            {"calculate_output": "a", "graders": {"a": LIKE, "calculate_output": LIKE}},
+            "graders.calculate_output",
+            "name",
+        ),
     ],
 )
 def test_a_wrong_formula_is_refused_with_its_place(

@@ -118,3 +118,31 @@ def test_a_wrong_configuration_is_refused_with_its_place(config: dict[str, Any],
     with pytest.raises(GraderConfigError) as caught:
         build({"type": "regex", **config})
     assert caught.value.path == path
+
+
+@given(
+    st.sampled_from(["a|b", "a", "a*", "ab|", "(a|b)c?", "[ab]"]),
+    st.text(alphabet="abc\n", max_size=4),
+    st.sampled_from(["^{}$", "c{}", "{}c", "{}{}"]),
+)
+def test_the_expression_of_an_item_is_one_of_its_own(item: str, text: str, around: str) -> None:
+    grader = regex(around.replace("{}", "{{item.x}}"), item_text="pattern", strip=False)
+    python = re.compile(around.replace("{}", f"(?:{item})").replace("$", r"\Z"))
+    assert grade(grader, text, {"x": item}).passed == (python.search(text) is not None)
+
+
+def test_an_item_cannot_close_the_brackets_around_its_expression() -> None:
+    result = grade(regex("^{{item.x}}$", item_text="pattern"), "a", {"x": "a)|(?:b"})
+    assert (result.status, result.error_kind) == (Status.ERRORED, "item")
+
+
+def test_white_space_around_an_item_is_ignored_as_that_around_the_text_is() -> None:
+    for match in ("search", "whole"):
+        assert grade(regex("{{item.x}}", match=match), " Paris ", {"x": " Paris\n"}).passed
+    assert not grade(regex("{{item.x}}", strip=False), "Paris", {"x": "Paris "}).passed
+
+
+def test_texts_that_look_the_same_are_the_same() -> None:
+    for pattern in ("^caf\u00e9$", "^cafe\u0301$", "^{{item.x}}$"):
+        for text in ("caf\u00e9", "cafe\u0301", "ca\u00adf\u00e9"):
+            assert grade(regex(pattern), text, {"x": "cafe\u0301"}).passed

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from verifiers.schemas import DIALECT, MAX_CHAIN, MAX_SCHEMA_CHARS, SchemaProblem, check_schema
+from verifiers.schemas import (
+    DIALECT,
+    MAX_CHAIN,
+    MAX_PATTERNS,
+    MAX_SCHEMA_CHARS,
+    SchemaProblem,
+    check_schema,
+)
 
 
 def chain(length: int, width: int = 1) -> dict[str, Any]:
@@ -131,3 +138,11 @@ def test_a_schema_nested_as_deep_as_json_may_be_is_accepted_or_refused() -> None
         check_schema(schema, check_formats=True)
     except SchemaProblem as problem:
         assert "nested" in str(problem)
+
+
+def test_more_patterns_than_compile_in_no_time_are_refused() -> None:
+    patterns = [{"pattern": f"x{number}"} for number in range(MAX_PATTERNS)]
+    check_schema({"allOf": patterns + patterns[:5]}, check_formats=True)
+    with pytest.raises(SchemaProblem, match="patterns") as caught:
+        check_schema({"allOf": patterns, "patternProperties": {"y": {}}}, check_formats=True)
+    assert caught.value.path

@@ -137,3 +137,21 @@ def test_all_words_of_the_language_are_not_like_a_sentence(metric: Metric) -> No
 def test_odd_characters_are_characters(metric: Metric, text: str) -> None:
     assert similarity(metric, text, text) in (0, 1)
     assert similarity(metric, text, "owl") < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("हिन्दी में", "हन द म"),
+        ("தமிழ் மொழி", "தமழ மழ"),
+        ("e\u0301te\u0301 la", "ete la"),
+        ("नमस्ते", "नमस त"),
+    ],
+)
+def test_combining_marks_are_parts_of_words(text: str, wanted: str) -> None:
+    words = text.split()
+    metrics: tuple[Metric, ...] = ("rouge_1", "rouge_l", "gleu", "bleu", "token_sort")
+    for metric in metrics:
+        assert similarity(metric, text, text) == 1
+        assert similarity(metric, text, wanted) < 1
+    assert similarity("rouge_1", text, words[0]) == pytest.approx(2 / (len(words) + 1))

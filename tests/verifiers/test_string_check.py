@@ -111,3 +111,20 @@ def test_values_of_a_json_completion_and_of_its_tool_calls_are_compared() -> Non
     ).passed
     name = check("eq", input="f", reference="{{sample.output_tools[0].function.name}}")
     assert name.grade(Sample(output_text='{"name": "f", "arguments": {}}'), {}).passed
+
+
+@pytest.mark.parametrize("operation", ["eq", "like", "ilike"])
+def test_texts_that_look_the_same_are_the_same(operation: str) -> None:
+    for text in ("caf\u00e9", "cafe\u0301", "ca\u200bf\u00e9"):
+        for answer in ("caf\u00e9", "cafe\u0301"):
+            assert check(operation).grade(Sample(output_text=text), {"answer": answer}).passed
+            assert not check("ne").grade(Sample(output_text=text), {"answer": answer}).passed
+
+
+@pytest.mark.parametrize("output", ['{"n": 1}', '{"n": 1.0}', '{"n": 1e0}'])
+@pytest.mark.parametrize("answer", [1, 1.0, "1"])
+def test_a_whole_number_is_the_same_however_json_writes_it(output: str, answer: Any) -> None:
+    grader = check("eq", input="{{sample.output_json.n}}")
+    assert grader.grade(Sample(output_text=output), {"answer": answer}).passed
+    whole = check("eq", input="{{sample.output_json}}", reference='{"n": {{item.answer}}}')
+    assert whole.grade(Sample(output_text=output), {"answer": answer}).passed

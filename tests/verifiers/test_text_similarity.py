@@ -1,5 +1,6 @@
 """`text_similarity`: thresholds, normalisation, refusals. The metrics have their own tests."""
 
+import unicodedata
 from typing import Any, get_args
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from tests.verifiers.strategies import HOSTILE_TEXT
 from verifiers import Grade, GraderConfigError, Sample, Status, build
 from verifiers.similarity import Metric, similarity
-from verifiers.text_similarity import MAX_CHARS
+from verifiers.text_similarity import MAX_CHARS, ROUNDING
+from verifiers.texts import normal
 
 METRICS = get_args(Metric)
 SENTENCE = "Turn on the light in the kitchen, please"
@@ -28,8 +30,8 @@ def test_the_score_is_the_similarity_and_passes_from_the_threshold_on(
     metric: Metric, text: str, threshold: float
 ) -> None:
     result = grade(text, SENTENCE, metric, pass_threshold=threshold, ignore_case=False)
-    expected = 0.0 if len(text) > MAX_CHARS else similarity(metric, text.strip(), SENTENCE)
-    assert result.passed == (expected >= threshold)
+    expected = 0.0 if len(text) > MAX_CHARS else similarity(metric, normal(text).strip(), SENTENCE)
+    assert result.passed == (expected >= threshold - ROUNDING)
     assert result.score == pytest.approx(expected, abs=2e-6)
 
 
@@ -120,3 +122,23 @@ def test_a_wrong_configuration_is_refused_with_its_place(config: dict[str, Any],
     with pytest.raises(GraderConfigError) as caught:
         build({"type": "text_similarity", **config})
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize("metric", ["fuzzy_match", "levenshtein", "rouge_1", "gleu"])
+def test_a_similarity_that_is_the_threshold_but_for_rounding_passes(metric: str) -> None:
+    for total in range(2, 30):
+        answer, text = "a" * total, "a" * (total - 1) + "b"
+        if metric in ("rouge_1", "gleu"):
+            answer, text = " ".join(answer), " ".join(text)
+        score = grade(text, answer, metric).score
+        assert score is not None
+        for near in (score, score + 5e-10):
+            assert grade(text, answer, metric, pass_threshold=near).passed
+        assert not grade(text, answer, metric, pass_threshold=score + 1e-8).passed
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_texts_that_look_the_same_are_the_same(metric: str) -> None:
+    sentence = SENTENCE.replace("e", "\u00e9")
+    result = grade(unicodedata.normalize("NFD", sentence), sentence, metric, pass_threshold=1.0)
+    assert result.passed and result.score == 1
