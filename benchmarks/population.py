@@ -80,7 +80,7 @@ class Size:
         return self.prompts * self.new_tokens
 
 
-QUICK = Size(population=4, prompts=8, new_tokens=12, alone=1, rounds=1, slice_rows=1, budget_s=25)
+QUICK = Size(population=4, prompts=8, new_tokens=8, alone=1, rounds=1, slice_rows=1, budget_s=20)
 
 
 class PlainRuntime(Runtime):
@@ -303,7 +303,7 @@ def show(result: Mapping[str, Any]) -> None:
         [(name, *row.values()) for name, row in result["contestants"].items()],
     )
     print()
-    table(("", "population", models.BUILTIN), list(result["spread"].items()))
+    table(("", "population"), list(result["spread"].items()))
     print(f"\nanswers of the base that equal mlx-lm's: {result['same_answers_as_mlx_lm']:.0%}")
 
 

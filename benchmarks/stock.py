@@ -21,8 +21,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 Prompts = Sequence[Sequence[int]]
 # Of a slice: tokens read and tokens written, short and long. A cost is the difference by length.
-_SHORT, _LONG = 8, 16
-_FEW, _MORE = 1, 5
+_SHORT, _LONG = 4, 12
+_FEW, _MORE = 1, 4
 
 
 @dataclass(frozen=True)
