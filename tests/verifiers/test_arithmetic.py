@@ -114,7 +114,6 @@ def test_operations_can_be_restricted() -> None:
 
 def test_negative_and_decimal_numbers_are_given_as_they_are() -> None:
     assert grade("-3+5", [-3, 5], 2).passed
-    assert not grade("-3+5", [3, 5], 2).passed
     assert grade("5-3", [3, 5], 2).passed
     assert grade("0.5*4", [0.5, 4], 2).passed
     assert grade("1/3", [1, 3], 0.3333).status is Status.FAILED
