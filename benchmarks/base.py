@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +31,10 @@ def base_model(name: str) -> Path:
 
 
 def endless(model: Path, folder: Path) -> Path:
-    """A copy of a model in ``folder`` whose end token is outside the vocabulary.
+    """A copy of a model in ``folder`` with no end token that it would ever choose.
 
-    Every row of every contestant then has exactly the tokens that were asked for.
+    Every row of every contestant then has exactly the tokens that were asked for. The tokenizer's
+    own end token becomes a special token that the model has no use for; without one there is none.
     """
     folder.mkdir()
     for file in model.iterdir():
@@ -41,9 +44,21 @@ def endless(model: Path, folder: Path) -> Path:
     vocabulary = config.get("text_config", config)["vocab_size"]
     (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [vocabulary]}))
     settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    unused = _unused(folder, settings)
     settings.pop("eos_token", None)
+    settings |= {"eos_token": unused[-1]} if unused else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
+
+
+def _unused(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    """Special tokens that neither the chat template nor the tokenizer's settings use."""
+    template = folder / "chat_template.jinja"
+    used = template.read_text("utf-8") if template.is_file() else settings.get("chat_template", "")
+    roles = {value for key, value in settings.items() if key.endswith("_token")}
+    added = json.loads((folder / "tokenizer.json").read_text("utf-8"))["added_tokens"]
+    names = [token["content"] for token in added if token["special"]]
+    return [name for name in names if name not in roles and name not in used]
 
 
 def home_prompts(engine: Engine, count: int) -> list[tuple[int, ...]]:
