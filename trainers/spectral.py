@@ -122,6 +122,10 @@ class Coordinates:
             raise ValueError(f"expected {self.total} coordinates, got shape {flat.shape}")
         return {name: flat[..., part] for name, part in self.slices()}
 
+    def touched(self, flat: FloatArray) -> frozenset[str]:
+        """Matrices of which any of the experts (P, total) changes a coordinate."""
+        return frozenset(name for name, part in self.slices() if flat[:, part].any())
+
     def join(self, tensors: Mapping[str, npt.NDArray[np.floating]]) -> FloatArray:
         """Matrix name -> (in_features,) to one flat fp32 vector; names and shapes must match."""
         if set(tensors) != set(self.sizes):

@@ -7,7 +7,7 @@ edits (``app.engine.layers``).  Nothing here samples, schedules or knows about r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from app.engine.models import LoadedModel, attention_windows, embed, head, head_
 from trainers.spectral import Basis, Coordinates
 
 Tokens = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
 # Columns reserved beyond what is needed now, so that a decode step rarely reallocates.
 _GROWTH = 64
 
@@ -55,9 +56,17 @@ class Runtime:
         """Number of decoder layers."""
         return len(self._windows)
 
-    def edits(self, flat: mx.array | None) -> Edits | None:
-        """Edits of a (P, total) fp32 array of experts; ``None`` stays the plain base."""
-        return None if flat is None else Edits(self.coordinates, flat, self._blocks)
+    def edits(
+        self, flat: FloatArray | mx.array | None, touched: Collection[str] | None = None
+    ) -> Edits | None:
+        """Edits of (P, total) fp32 experts; ``None`` stays the plain base.
+
+        ``touched``: the matrices that any of them changes; found in ``flat`` by default.
+        """
+        if flat is None:
+            return None
+        names = self.coordinates.touched(np.asarray(flat)) if touched is None else touched
+        return Edits(self.coordinates, mx.array(flat), self._blocks, names)
 
     def forward(self, batch: Batch, tokens: Tokens) -> mx.array:
         """Run ``tokens`` (B, L) as the next columns of ``batch``; hidden states (B, L, hidden).

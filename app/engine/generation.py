@@ -46,6 +46,7 @@ class Generation:
         self._runtime = runtime
         self._step_tokens = step_tokens
         self._work = work
+        self._touched = None if work.flat is None else runtime.coordinates.touched(work.flat)
         self._prefix = prompts[0][:split]
         self._tokens, self._pad = right_aligned([prompts[p][split:] for p in work.prompts])
         self._lane = lane
@@ -87,9 +88,7 @@ class Generation:
             list(self.rows[i : i + per_group]) for i in range(0, len(self.rows), per_group)
         ]
         with mx.stream(self._lane):
-            flat_all = None if self._work.flat is None else mx.array(self._work.flat)
-            edits = self._runtime.edits(flat_all)
-            self._batch = stacked(parts, edits)
+            self._batch = stacked(parts, self._runtime.edits(self._work.flat, self._touched))
         self._slots = groups
 
     def decode_all(self) -> Pending:
@@ -109,7 +108,7 @@ class Generation:
         """A batch whose groups have the prefix prefilled: lazily, nothing is evaluated."""
         runtime = self._runtime
         groups = 1 if flat is None else flat.shape[0]
-        edits = runtime.edits(None if flat is None else mx.array(flat))
+        edits = runtime.edits(flat, self._touched)
         if len(self._prefix) == 0:
             return Batch.fresh(runtime, groups, pad, capacity, edits)
         nothing = np.zeros(groups, dtype=np.int32)

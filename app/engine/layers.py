@@ -12,7 +12,7 @@ Slot 0, the plain base, has e = 0 and is bit-identical to no edit: x + 0 = x.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -35,12 +35,17 @@ class Edits:
         coordinates: layout of the flat vector.
         flat: (P, total) fp32, one expert a row.
         blocks: matrix name -> (n, b).
+        touched: the matrices that any of the experts changes; the others run as the base's.
 
     Raises ``ValueError`` for another number of coordinates.
     """
 
     def __init__(
-        self, coordinates: Coordinates, flat: mx.array, blocks: dict[str, tuple[int, int]]
+        self,
+        coordinates: Coordinates,
+        flat: mx.array,
+        blocks: dict[str, tuple[int, int]],
+        touched: Collection[str],
     ) -> None:
         if flat.shape[1] != coordinates.total:
             raise ValueError(f"expected {coordinates.total} coordinates, got {flat.shape[1]}")
@@ -48,19 +53,22 @@ class Edits:
         self._coordinates = coordinates
         self._flat = flat
         self._blocks = blocks
+        self._touched = touched
         self._views = {
             # (n, P, 1, b): lines up with (n, P, R * L, b), views without a copy
             name: flat[:, part].reshape(self.groups, 1, *blocks[name]).transpose(2, 0, 1, 3)
             for name, part in coordinates.slices()
+            if name in touched
         }
 
     def keep(self, groups: Sequence[int]) -> Edits:
         """The edits of some of the groups."""
-        return Edits(self._coordinates, self._flat[mx.array(list(groups))], self._blocks)
+        kept = self._flat[mx.array(list(groups))]
+        return Edits(self._coordinates, kept, self._blocks, self._touched)
 
-    def of(self, name: str) -> mx.array:
-        """(n, P, 1, b) coordinates of one matrix."""
-        return self._views[name]
+    def of(self, name: str) -> mx.array | None:
+        """(n, P, 1, b) coordinates of one matrix; ``None`` if no expert changes it."""
+        return self._views.get(name)
 
 
 class Meter:
@@ -114,17 +122,15 @@ class SlotLinear(nn.Module):
         edits, meter = self._selection.edits, self._selection.meter
         if meter is not None:
             meter.add(self._name, self._spectrum(x))
-        if edits is None:
-            plain: mx.array = self.linear(x)
-            return plain
-        y: mx.array = self.linear(x + self._edit(x, edits.of(self._name), edits.groups))
+        e = None if edits is None else edits.of(self._name)
+        y: mx.array = self.linear(x if e is None else x + self._edit(x, e))
         return y
 
-    def _edit(self, x: mx.array, e: mx.array, groups: int) -> mx.array:
+    def _edit(self, x: mx.array, e: mx.array) -> mx.array:
         """V (e * (V^T x)) in at least fp16 precision: bf16's 0.4 % steps would eat e."""
         n, b = self._blocks
         spectrum = self._spectrum(x)
-        scaled = spectrum.reshape(n, groups, -1, b) * e.astype(spectrum.dtype)
+        scaled = spectrum.reshape(n, e.shape[1], -1, b) * e.astype(spectrum.dtype)
         delta = scaled.reshape(n, -1, b)
         if self._vectors is not None:
             delta = delta @ self._vectors.astype(delta.dtype).transpose(0, 2, 1)

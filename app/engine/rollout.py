@@ -131,7 +131,7 @@ class Population:
         ``flat``: the one expert (1, total) to measure under, or the base.
         """
         count_candidates(flat, texts)
-        edits = self._runtime.edits(None if flat is None else mx.array(flat))
+        edits = self._runtime.edits(flat)
         split = common_prefix(texts)
         total: dict[str, mx.array] = {}
         before = None
@@ -179,7 +179,7 @@ class Population:
         prefix, states = self._trunk.enter(first, centre, prompts[0][:split], rows)
         counts = [len(reference) for reference in references]
         with mx.stream(self._lanes[0]):
-            edits = runtime.edits(mx.array(centre[None]))
+            edits = runtime.edits(centre[None])
             return read(runtime, edits, prefix, states, counts, first)
 
     def _shortlist(
@@ -190,7 +190,7 @@ class Population:
         if size >= self._runtime.vocabulary:
             return None
         with mx.stream(self._lanes[0]):
-            edits = self._runtime.edits(mx.array(centre[None]))
+            edits = self._runtime.edits(centre[None])
             return make_shortlist(self._runtime, reading, edits, references, size)
 
     def _generation(

@@ -225,7 +225,8 @@ class Scoring:
         each = len(prompts) * self._reading.states.shape[1]
         for flat, span in self._work.chunks(self._step_tokens, each):
             with mx.stream(self._lane):
-                edits = runtime.edits(None if flat is None else mx.array(flat))
+                # Layers that no candidate changes are not run here.
+                edits = runtime.edits(flat, runtime.coordinates.sizes)
                 states = answer(runtime, self._reading, edits, len(span), prompts)
                 hidden = self._targets.pick(states)
                 logp = self._short(hidden) if self._shortlist else self._whole(hidden)

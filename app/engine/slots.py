@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -18,6 +19,12 @@ Tensors = Mapping[str, npt.NDArray[np.floating[Any]]]
 
 class NoFreeSlot(Exception):
     """Every slot is in use by rows in flight: wait until one of them is over."""
+
+
+@dataclass(frozen=True)
+class _Slot:
+    flat: mx.array  # (total,)
+    touched: frozenset[str]  # matrices that it changes
 
 
 class ExpertSlots:
@@ -40,7 +47,7 @@ class ExpertSlots:
         self._source = source
         base = mx.zeros(runtime.coordinates.total)
         mx.eval(base)
-        self._slots = [base] * (count + 1)
+        self._slots: list[_Slot] = [_Slot(base, frozenset())] * (count + 1)
         self._free = list(range(count, 0, -1))
         self._held: dict[str, int] = {}  # in order of last use
         self._pins: dict[str, int] = {}
@@ -78,7 +85,9 @@ class ExpertSlots:
         """The edits of rows in these slots; ``None`` when all are the plain base."""
         if not any(slots):
             return None
-        return self._runtime.edits(mx.stack([self._slots[slot] for slot in slots]))
+        held = [self._slots[slot] for slot in slots]
+        touched = frozenset[str]().union(*(slot.touched for slot in held))
+        return self._runtime.edits(mx.stack([slot.flat for slot in held]), touched)
 
     def _load(self, expert: str) -> int:
         idle = None if self._free else self._idle()
@@ -89,8 +98,9 @@ class ExpertSlots:
         if idle is not None:
             self._free.append(self._held.pop(idle))
         slot = self._free.pop()
-        self._slots[slot] = mx.array(flat)
-        mx.eval(self._slots[slot])
+        touched = self._runtime.coordinates.touched(flat[None])
+        self._slots[slot] = _Slot(mx.array(flat), touched)
+        mx.eval(self._slots[slot].flat)
         self.last_read_ms = 1000 * (read - started)
         self.last_swap_ms = 1000 * (time.perf_counter() - read)
         return slot

@@ -80,7 +80,7 @@ class Trunk:
     def _run(self, first: int, centre: FloatArray, prefix: _Prefix, row: Tokens) -> mx.array:
         """(S, hidden) states of one row; lazy."""
         runtime = self._runtime
-        edits = runtime.edits(mx.array(centre[None]))
+        edits = runtime.edits(centre[None])
         nothing = np.zeros(1, dtype=np.int32)
         batch = Batch.fresh(runtime, 1, nothing, len(row), edits, prefix.layers, span=range(first))
         return runtime.run(batch, runtime.embed(row[None]))[0]
@@ -89,7 +89,7 @@ class Trunk:
         if self._prefix is None or self._prefix[0] != key:
             with mx.stream(self._lanes[0]):
                 hidden = self._runtime.embed(tokens[None])
-                edits = self._runtime.edits(mx.array(centre[None]))
+                edits = self._runtime.edits(centre[None])
                 read = _Prefix(*self._runtime.read(hidden, edits, range(key[0])))
             mx.eval(read.hidden, read.layers)
             self._prefix = (key, read)

@@ -59,7 +59,7 @@ class Rig:
         self.selection.edits = None
         if flat is not None:
             self.selection.edits = Edits(
-                Coordinates({"m": self.size}), mx.array(flat), {"m": self.shape}
+                Coordinates({"m": self.size}), mx.array(flat), {"m": self.shape}, ["m"]
             )
         return np.array(self.layer(mx.array(x)))
 
@@ -137,8 +137,10 @@ def test_half_precision_inputs_are_edited_more_precisely_than_they_are_stored(
     x = mx.array(rig.inputs(2)).astype(dtype)
     edits = rig.selection.edits
     assert edits is not None
-    delta = rig.layer._edit(x, edits.of("m"), 1)
-    exact = rig.layer._edit(x.astype(mx.float32), edits.of("m"), 1)
+    e_ = edits.of("m")
+    assert e_ is not None
+    delta = rig.layer._edit(x, e_)
+    exact = rig.layer._edit(x.astype(mx.float32), e_)
     assert delta.dtype == dtype
     assert relative(np.array(delta.astype(mx.float32)), np.array(exact)) < limit
 
