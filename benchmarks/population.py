@@ -28,7 +28,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -86,9 +86,11 @@ QUICK = Size(population=4, prompts=8, new_tokens=8, alone=1, rounds=1, slice_row
 class PlainRuntime(Runtime):
     """A runtime on which every candidate is the base: the same batches, no edits."""
 
-    def edits(self, flat: mx.array | None) -> Edits | None:
+    def edits(
+        self, flat: FloatArray | mx.array | None, touched: Collection[str] | None = None
+    ) -> Edits | None:
         """None, whatever the candidates."""
-        del flat
+        del flat, touched
         return None
 
 
