@@ -39,28 +39,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from verifiers.allowed import Allowed, example_object, parse_object
 from verifiers.base import (
     BEST_FAILED_SCORE,
     NOTHING_RIGHT,
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
     GraderConfig,
     ItemError,
+    Judge,
     Outcome,
     Sample,
-    checked_item,
-    grade_with,
-    passing,
+    family,
 )
 from verifiers.calls import MAX_CALLS, read_call, read_calls, read_everything, write_calls
 from verifiers.matching import Gains, Pairs, pair_in_any_order, pair_in_order
 from verifiers.readings import Reading, Shape
-from verifiers.templates import item_value, parse_path
+from verifiers.templates import ItemPath, item_value
 from verifiers.values import Normalise
 
 
@@ -84,7 +79,7 @@ class FunctionCallConfig(GraderConfig):
     """Configuration of `function_call`."""
 
     type: Literal["function_call"]
-    reference: str = Field(
+    reference: ItemPath = Field(
         default="call", description="Path of the expected call in the item; {{item.x}} too."
     )
     calls: Literal["one", "in_order", "any_order"] = Field(
@@ -111,11 +106,6 @@ class FunctionCallConfig(GraderConfig):
         description="The text to learn from when nothing is to be called.",
     )
 
-    @field_validator("reference")
-    @classmethod
-    def _is_path(cls, text: str) -> str:
-        return ".".join(parse_path(text))
-
 
 @dataclass(frozen=True)
 class Call:
@@ -126,38 +116,26 @@ class Call:
 
 
 @dataclass(frozen=True)
-class FunctionCall:
+class FunctionCall(Judge[FunctionCallConfig, tuple[Call, ...]]):
     """Compares the calls in a completion with the item's."""
 
-    config: FunctionCallConfig
-
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by the sub-scores `parseable`, `name` and `arguments`."""
-        return grade_with(self._expect, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the calls with the first allowed values and without optional arguments.
+    def answers(self, item: dict[str, Any], expected: tuple[Call, ...]) -> tuple[str, ...]:
+        """The calls with the first allowed values and without optional arguments.
 
         For an item that calls nothing this is the configured `no_call_text`. None for `tools`,
         whose calls are not text.
         """
-        try:
-            calls = self._expect(checked_item(item))
-        except ItemError:
-            return None  # The grade of any completion says what is wrong with the item.
-        if not calls:
-            return passing(self, self.config.no_call_text, item)
-        examples = [(call.name, example_object(call.arguments)) for call in calls]
+        del item
+        if not expected:
+            return (self.config.no_call_text,)
+        examples = [(call.name, example_object(call.arguments)) for call in expected]
         text = write_calls(examples, self.config.syntax)
-        return None if text is None else passing(self, text, item)
+        return () if text is None else (text,)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _expect(self, item: dict[str, Any]) -> tuple[Call, ...]:
+    def expect(self, item: dict[str, Any]) -> tuple[Call, ...]:
+        """The calls that the item accepts, none where nothing may be called."""
         place = self.config.reference
-        value = item_value(item, tuple(place.split(".")))
+        value = item_value(item, place)
         if value is None:
             return ()
         if not isinstance(value, list):
@@ -172,19 +150,20 @@ class FunctionCall:
             _call(one, f"{place}.{index}", self.config.normalise) for index, one in enumerate(value)
         )
 
-    def _compare(self, sample: Sample, calls: tuple[Call, ...]) -> Outcome:
+    def compare(self, sample: Sample, expected: tuple[Call, ...]) -> Outcome:
+        """Sub-scores are `parseable`, `name` and `arguments`, and `calls` for several."""
         syntax, ignore = self.config.syntax, self.config.surrounding == "ignore"
-        if not calls:
+        if not expected:
             right = not read_everything(sample, syntax, ignore)
             return Outcome(right, float(right))
         if self.config.calls != "one":
             # Where other text is refused, a call in it makes things no worse.
             read = read_everything if ignore else read_calls
-            return self._compare_several(read(sample, syntax, ignore), calls)
+            return self._compare_several(read(sample, syntax, ignore), expected)
         reading = read_call(sample, syntax, ignore)
         if reading is None:
             return Outcome(False, 0.0, {"parseable": 0.0, "name": 0.0, "arguments": 0.0})
-        subscores = self._subscores(reading, calls[0])
+        subscores = self._subscores(reading, expected[0])
         right = _is_right(subscores)
         return Outcome(right, 1.0 if right else self._weighted(subscores), subscores)
 
@@ -270,8 +249,4 @@ def _ratio(credit: dict[str, float], pairs: int) -> float:
     return 2 * sum(credit.values()) / pairs if pairs else 0.0
 
 
-def _make(config: FunctionCallConfig, _build: BuildNested) -> Grader:
-    return FunctionCall(config)
-
-
-FUNCTION_CALL = Family(FunctionCallConfig, _make)
+FUNCTION_CALL = family(FunctionCallConfig, FunctionCall)

@@ -29,29 +29,24 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from verifiers.actions import Action, ActionName, InvalidCall, slot_of
 from verifiers.base import (
     NOTHING_RIGHT,
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
     GraderConfig,
     GraderConfigError,
     ItemError,
+    Judge,
     Outcome,
     Sample,
-    checked_item,
-    grade_with,
-    passing,
+    family,
 )
 from verifiers.calls import MAX_CALLS, read_calls, read_everything, write_calls
 from verifiers.devices import Devices, Node, Path, Start, flatten, make_devices, make_start
 from verifiers.plans import Goal, counted, plan
 from verifiers.readings import Reading, Shape
-from verifiers.templates import item_value, parse_path
+from verifiers.templates import ItemPath, item_value
 from verifiers.values import Normalise, canonical
 
 
@@ -61,10 +56,10 @@ class StateConfig(GraderConfig):
     type: Literal["state"]
     start: dict[str, Any] = Field(description="The start state.")
     actions: dict[ActionName, Action] = Field(min_length=1, max_length=100)
-    reference: str = Field(
+    reference: ItemPath = Field(
         default="state", description="Path of what is to be different in the item; {{item.x}} too."
     )
-    start_reference: str | None = Field(
+    start_reference: ItemPath | None = Field(
         default=None,
         description="Path of what differs from `start` at first, which every item then has.",
     )
@@ -86,11 +81,6 @@ class StateConfig(GraderConfig):
         description="The text to learn from when nothing must change.",
     )
 
-    @field_validator("reference", "start_reference")
-    @classmethod
-    def _is_path(cls, text: str | None) -> str | None:
-        return None if text is None else ".".join(parse_path(text))
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -101,40 +91,28 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class DeviceState:
+class DeviceState(Judge[StateConfig, Wanted]):
     """Carries calls out and compares the state that they lead to."""
 
-    config: StateConfig
     devices: Devices
     start: Start
 
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by the sub-scores `calls` and `changes`."""
-        return grade_with(self._expect, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return calls that lead to the wanted state, None where no plan is found.
+    def answers(self, item: dict[str, Any], expected: Wanted) -> tuple[str, ...]:
+        """Calls that lead to the wanted state, none where no plan is found.
 
         Where nothing must change this is the configured `no_call_text`. None for `tools`, whose
         calls are not text.
         """
-        try:
-            wanted = self._expect(checked_item(item))
-        except ItemError:
-            return None  # The grade of any completion says what is wrong with the item.
+        del item
         ordered = self.config.lists == "ordered"
-        goal = Goal(self.devices, wanted.start, wanted.different, ordered)
-        calls = plan(goal, MAX_CALLS)
+        calls = plan(Goal(self.devices, expected.start, expected.different, ordered), MAX_CALLS)
         if calls is None:
-            return None
+            return ()
         text = write_calls(calls, self.config.syntax) if calls else self.config.no_call_text
-        return None if text is None else passing(self, text, item)
+        return () if text is None else (text,)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _expect(self, item: dict[str, Any]) -> Wanted:
+    def expect(self, item: dict[str, Any]) -> Wanted:
+        """The start, with the item's laid over it, and what the item changes in it."""
         start = self.start
         if self.config.start_reference is not None:
             over = _object(item, self.config.start_reference)
@@ -149,20 +127,21 @@ class DeviceState:
         }
         return Wanted(start, different)
 
-    def _compare(self, sample: Sample, wanted: Wanted) -> Outcome:
-        readings = self._readings(sample, nothing_wanted=not wanted.different)
+    def compare(self, sample: Sample, expected: Wanted) -> Outcome:
+        """Sub-scores are `calls` and `changes`."""
+        readings = self._readings(sample, nothing_wanted=not expected.different)
         if len(readings) > MAX_CALLS:
             return NOTHING_RIGHT
-        changed, valid = self._carry_out(readings, wanted.start)
+        changed, valid = self._carry_out(readings, expected.start)
         made = sum(
             path in changed and self._same(changed[path], value)
-            for path, value in wanted.different.items()
+            for path, value in expected.different.items()
         )
         unwanted = sum(
-            path not in wanted.different and not self._same(value, wanted.start.values[path])
+            path not in expected.different and not self._same(value, expected.start.values[path])
             for path, value in changed.items()
         )
-        many = len(wanted.different)
+        many = len(expected.different)
         calls = sum(valid) / len(valid) if valid else float(not many)
         changes = max(0.0, (made - unwanted) / many if many else 1.0 - unwanted)
         weight = self.config.calls_weight
@@ -207,7 +186,7 @@ class DeviceState:
 
 def _object(item: dict[str, Any], place: str) -> dict[str, Any]:
     """Return an object of the item, an empty one for null; raises ItemError."""
-    value = item_value(item, tuple(place.split(".")))
+    value = item_value(item, place)
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -239,7 +218,7 @@ def _check_keys(tree: Node, changes: dict[str, Any], place: str) -> None:
             _check_keys(node, value, here)
 
 
-def _make(config: StateConfig, _build: BuildNested) -> Grader:
+def _make(config: StateConfig) -> DeviceState:
     devices = make_devices(config.actions, config.normalise)
     start = make_start(config.start, config.normalise)
     if config.start_reference is None:
@@ -260,4 +239,4 @@ def _check_paths(config: StateConfig, devices: Devices, start: Start) -> None:
                 ) from None
 
 
-STATE = Family(StateConfig, _make)
+STATE = family(StateConfig, _make)
