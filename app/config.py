@@ -104,6 +104,12 @@ class Settings(BaseModel):
     max_body_bytes: ByteCount = 2 * 1024**2
     night_enabled: bool = True
     night_at: ClockTime = time(3)
+    night_until: ClockTime = time(7)  # matters when training = "night"
+    training: Literal["always", "idle", "night"] = "always"
+    idle_after_s: float = Field(5.0, ge=0)  # matters when training = "idle"
+    duty_cycle: float = Field(1.0, gt=0, le=1)  # share of the time that training's steps may take
+    step_limit_s: float = Field(120.0, gt=0)  # an engine step that takes longer counts as wedged
+    probe_after_s: float = Field(60.0, gt=0)  # an engine idle for so long is asked for a token
     heldout_fraction: float = Field(0.2, gt=0, lt=1)
     min_heldout: int = Field(20, ge=1)
     alpha: float = Field(0.05, gt=0, lt=1)

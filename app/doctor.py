@@ -187,7 +187,12 @@ def _service(settings: Settings) -> str:
     """Whether a service answers at the configured address."""
     try:
         with Client.of(settings) as client:
-            return f"answers at {client.url}, status {client.health().status}"
+            health = client.health()
+            restarts = health.engine["restarts"]
+            training = health.engine["training"]["when"]
+            return f"answers at {client.url}, status {health.status}, training {training}" + (
+                f", engine restarted {restarts} times" if restarts else ""
+            )
     except (ServiceUnreachable, TokenFileError) as error:
         return f"does not answer: {error}"
 

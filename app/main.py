@@ -6,6 +6,7 @@ start is an exception with a message, and whatever ends the service leaves runni
 """
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -32,7 +33,7 @@ from app.api import (
 )
 from app.config import Settings
 from app.engine.models import resolve
-from app.engine.scheduler import Engine, EngineConfig
+from app.engine.scheduler import Care, Engine, EngineConfig, Manners
 from app.night import nightly
 from app.night.jobs import JobRunner
 from app.security import Guard, load_or_create_token
@@ -70,7 +71,14 @@ def running(settings: Settings) -> Iterator[Parts]:
         graders = stack.enter_context(GraderPool())  # starts while the model is loaded
         engine = _engine(settings, store)
         engine.start()
-        jobs = JobRunner(database, store, engine, graders, settings)
+        jobs = JobRunner(
+            database,
+            store,
+            engine,
+            graders,
+            settings,
+            opens=lambda: nightly.opens(database, settings),
+        )
         # The engine closes before the runner stops: a job in the middle of a long rollout is then
         # interrupted after one engine step, and goes on from its checkpoint at the next start.
         stack.callback(jobs.stop)
@@ -149,14 +157,28 @@ def serve(settings: Settings, ready: Callable[[str], None] = lambda _url: None) 
 
     Raises PortInUse and what `running` raises.
     """
-    with (
-        _terminated_as_exit(),
-        listen(settings.host, settings.port) as listener,
-        running(settings) as parts,
-    ):
-        logger.info("listening on %s", url_of(listener))
-        ready(url_of(listener))
-        Server(parts).run(sockets=[listener])
+    engine: Engine | None = None
+    try:
+        with (
+            _terminated_as_exit(),
+            listen(settings.host, settings.port) as listener,
+            running(settings) as parts,
+        ):
+            engine = parts.engine
+            logger.info("listening on %s", url_of(listener))
+            ready(url_of(listener))
+            Server(parts).run(sockets=[listener])
+    finally:
+        if engine is not None and engine.lingering:
+            _leave_at_once()
+
+
+def _leave_at_once() -> None:
+    """Ends the process: with a thread that is stuck in MLX, Python's own end would not end."""
+    logger.error("an engine thread that is wedged is left behind")
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _checked_store(settings: Settings) -> ExpertStore:
@@ -169,11 +191,17 @@ def _checked_store(settings: Settings) -> ExpertStore:
 
 def _engine(settings: Settings, store: ExpertStore) -> Engine:
     """The engine of the configured base model, not started."""
-    return Engine(
-        resolve(settings.base_model, settings.models),
-        lambda version_id: store.load(version_id).tensors,
-        EngineConfig(memory_bytes=settings.memory_budget, batch_bytes=settings.memory_budget // 4),
+    config = EngineConfig(
+        memory_bytes=settings.memory_budget,
+        manners=Manners(
+            when="idle" if settings.training == "idle" else "always",  # the night is the runner's
+            quiet_s=settings.idle_after_s,
+            duty_cycle=settings.duty_cycle,
+        ),
+        care=Care(step_limit_s=settings.step_limit_s, probe_after_s=settings.probe_after_s),
     )
+    path = resolve(settings.base_model, settings.models)
+    return Engine(path, lambda version_id: store.load(version_id).tensors, config)
 
 
 @contextmanager

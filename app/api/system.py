@@ -1,12 +1,14 @@
 """Health, and the page a browser finds at the service's address."""
 
 from html import escape
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from app.api.schemas import Health
-from app.state import Running
+from app.night.nightly import opens as opens_at
+from app.state import Parts, Running
 
 router = APIRouter()
 
@@ -32,12 +34,22 @@ _HEADERS = {
 
 @router.get("/healthz", response_model=Health)
 def healthz(parts: Running) -> Response:
-    """200 while the engine can answer, else 503."""
+    """200 while the engine can answer, else 503; `status` is ok, restarting, failed or stopped."""
     engine = parts.engine.health()
-    health = Health(status=engine["status"], engine=engine)
+    health = Health(status=engine["status"], engine=engine | {"training": _training(parts)})
     return JSONResponse(
         health.model_dump(mode="json"), status_code=200 if health.status == "ok" else 503
     )
+
+
+def _training(parts: Parts) -> dict[str, Any]:
+    """When training may run, and until when it waits for the night."""
+    opens = opens_at(parts.database, parts.settings)
+    return {
+        "when": parts.settings.training,
+        "duty_cycle": parts.settings.duty_cycle,
+        "waits_until": None if opens is None else opens.isoformat(),
+    }
 
 
 @router.get("/", response_class=HTMLResponse, include_in_schema=False)

@@ -53,8 +53,9 @@ class EngineConfig:
         prefill_rows: rows whose prompts are read together on one lane.
         batch_bytes: keys and values of all rows in flight; more rows wait.
         prefix_bytes: keys and values kept of earlier prompts.
-        memory_bytes: what the engine may use; decides whether the INT4 weights are also held
-            as dense fp32 on CPU. ``None`` = half of the machine's memory.
+        memory_bytes: what the engine may use, ``None`` = half of the machine's memory; decides
+            whether weights are held as dense fp32 on CPU, and lowers the other sizes to shares of
+            what the model leaves (``app.engine.budget``).
         limits: sizes of training rollouts.
         manners: when background work may run.
         care: when the engine thread is replaced.

@@ -57,7 +57,7 @@ class Watchdog:
     def __init__(self, make: Callable[[Callable[[], None]], Worker], care: Care) -> None:
         self._make = make
         self._care = care
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._state: State = "stopped"
@@ -66,8 +66,6 @@ class Watchdog:
         self._probe: _Probe | None = None
         self._load_s = 0.0
         self._left: dict[str, Any] = {}  # counts of the last thread, while there is none
-        self._settled = threading.Event()  # set while no restart is under way
-        self._settled.set()
         self._clock = time.monotonic
         self._thread = threading.Thread(target=self._watch, name="nightowl-watchdog", daemon=True)
         self.base: Base
@@ -93,7 +91,7 @@ class Watchdog:
         stopped = EngineStopped("the engine is shutting down")
         with self._lock:
             worker, self._state = self._worker, "stopped"
-            self._settled.set()
+            self._lock.notify_all()
         if self._thread.is_alive():
             self._thread.join()
         if worker is None:
@@ -108,7 +106,11 @@ class Watchdog:
     @property
     def state(self) -> State:
         """Whether requests are answered at present, and if not, why."""
-        return self._state
+        with self._lock:
+            worker, state = self._worker, self._state
+        if state == "ok" and (worker is None or worker.inbox.closed):
+            return "restarting"  # in a moment: the thread has just died
+        return state
 
     @property
     def lingering(self) -> int:
@@ -139,12 +141,13 @@ class Watchdog:
 
     def await_restart(self, timeout_s: float) -> bool:
         """Wait while the thread is being replaced; whether that is over, well or not."""
-        return self._settled.wait(timeout_s)
+        with self._lock:
+            return self._lock.wait_for(lambda: self.state != "restarting", timeout_s)
 
     def health(self) -> dict[str, Any]:
         """State, restarts, and what the thread is doing."""
         with self._lock:
-            worker, state = self._worker, self._state
+            worker, state = self._worker, self.state
         pulse = None if worker is None else worker.pulse
         running = pulse is not None and pulse.running
         return {
@@ -236,7 +239,6 @@ class Watchdog:
                 return False
             self._state, self._worker, self._probe = "restarting", None, None
             self._left = worker.counts() | _NOTHING
-            self._settled.clear()
         log.error("the engine is restarted: %s", trouble)
         self.last_restart = {"at": datetime.now(UTC).isoformat(), "reason": trouble}
         self._abandon(worker, self._reason("restarting"))
@@ -255,7 +257,7 @@ class Watchdog:
         with self._lock:
             if self._state == "restarting":
                 self._state = "failed"
-            self._settled.set()
+            self._lock.notify_all()
         log.error("the engine could not be restarted: it is given up")
 
     def _serve(self, worker: Worker) -> None:
@@ -265,7 +267,7 @@ class Watchdog:
             if serving:
                 self._worker, self._state = worker, "ok"
                 self.restarts += 1
-            self._settled.set()
+            self._lock.notify_all()
         if not serving:
             self._abandon(worker, EngineStopped("the engine is shutting down"))
             return

@@ -26,12 +26,14 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from app.engine import platform
 from app.engine.admission import Admission
 from app.engine.basis import load_basis
 from app.engine.batch import Runtime
+from app.engine.budget import buffer_bytes, divided
 from app.engine.config import EngineConfig
 from app.engine.errors import EngineError, EngineRestarting
 from app.engine.folder import context_length
@@ -159,34 +161,36 @@ class Worker:
     # -- the engine thread --------------------------------------------------------------------
 
     def _main(self) -> None:
-        self._begin()
         try:
+            self._begin()
             base = self._load()
-        except BaseException as error:
-            self.failure = f"the model could not be loaded: {type(error).__name__}"
-            self.inbox.close(_lost())
-            self.loaded.set_exception(error)
-        else:
             self._end()
             self.loaded.set_result(base)
-            self._serve()
-        self.inbox.fail()
-        self.over = True
-        # This thread made them: left alone they abort the process when it ends.
-        mx.clear_streams()
-        self._ended()
-
-    def _serve(self) -> None:
-        """Take one step after the other until the inbox is closed."""
-        try:
             while self.inbox.wait(self._busy, lambda: self._pace.rest_s(time.monotonic())):
                 self._begin()
                 self._step()
                 self._end()
-        except Exception as error:
-            log.exception("the engine thread failed")
-            self.failure = f"the engine thread failed: {type(error).__name__}"
-            self.inbox.close(_lost())
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            self.inbox.fail()
+            self.over = True
+            # This thread made them: left alone they abort the process when it ends.
+            mx.clear_streams()
+            self._ended()
+
+    def _fail(self, error: BaseException) -> None:
+        """Note what ends the thread, for whoever is to be told."""
+        loading = not self.loaded.done()
+        what = "the model could not be loaded" if loading else "the engine thread failed"
+        self.failure = f"{what}: {type(error).__name__}"
+        self.inbox.close(
+            EngineRestarting("the engine has failed and is being restarted: try again", 1)
+        )
+        if loading:
+            self.loaded.set_exception(error)
+        else:
+            log.error("the engine thread failed", exc_info=error)
 
     def _begin(self) -> None:
         self.pulse = Pulse(self.pulse.steps + 1, time.monotonic(), running=True)
@@ -207,13 +211,13 @@ class Worker:
         tokenizer = self._model.tokenizer
         self._runtime = Runtime(self._model, basis)
         streams = platform.streams()
-        limits = self._config.limits
+        sizes = self._sizes(len(streams))
 
         def decode(tokens: Sequence[int]) -> str:
             return text_of(tokenizer, tokens)
 
-        self._population = Population(self._runtime, streams, decode, limits)
-        self._prefixes = PrefixCache(self._config.prefix_bytes)
+        self._population = Population(self._runtime, streams, decode, sizes.limits)
+        self._prefixes = PrefixCache(sizes.prefix_bytes)
         self._slots = ExpertSlots(self._runtime, self._config.slots, self._source)
         self._lanes = [
             Lane(self._runtime, stream, self._prefixes, self._slots.edits) for stream in streams
@@ -222,7 +226,7 @@ class Worker:
             self._lanes,
             self._slots,
             self._config.prefill_rows,
-            self._config.batch_bytes // len(streams),
+            sizes.batch_bytes // len(streams),
             self._runtime.token_bytes,
         )
         return Base(
@@ -234,6 +238,15 @@ class Worker:
             basis_hash=basis.sha256,
             basis_kind=basis.kind,
         )
+
+    def _sizes(self, lanes: int) -> EngineConfig:
+        """What the memory budget leaves of the configured sizes."""
+        weights = dict(tree_flatten(self._model.module.parameters()))
+        table = 4 * (self._config.slots + 1) * self._runtime.coordinates.total
+        held = table + sum(array.nbytes for array in weights.values())
+        if platform.STATUS.system != "linux":  # on Linux MLX keeps next to nothing
+            mx.set_cache_limit(buffer_bytes(self._config, held))
+        return divided(self._config, held, self._runtime.token_bytes, lanes)
 
     def _busy(self) -> bool:
         """Whether users' rows are under way."""
@@ -318,10 +331,6 @@ class Worker:
             self.inbox.settle(work, None, error)
         ended = time.monotonic()
         self._pace.worked(ended - started, ended)
-
-
-def _lost() -> EngineRestarting:
-    return EngineRestarting("the engine has failed and is being restarted: try again", 1)
 
 
 def text_of(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> str:

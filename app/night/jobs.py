@@ -1,9 +1,12 @@
 """Training jobs: queued, run one at a time by one thread, interrupted, resumed.
 
 The database alone says which status a job has. Whoever cancels or pauses a running job changes its
-status; the thread notices before it next uses the engine or stores something, and leaves the job
-as it is. So nothing a user decided is ever overwritten, and a job that ends at that very moment
-either ended before or does not end at all.
+status; what the job does in the engine is dropped, and the thread leaves the job as it is. So
+nothing a user decided is ever overwritten, and a job that ends at that very moment either ended
+before or does not end at all.
+
+A job goes on from its checkpoint by itself when the engine was restarted under it, and when a night
+begins after the one in which it was not finished.
 """
 
 import hashlib
@@ -12,12 +15,13 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from sqlmodel import Session
 
 from app.config import Settings
-from app.engine.errors import EngineError, EngineStopped
+from app.engine.errors import EngineError, EngineRestarting, EngineStopped, WorkDropped
 from app.engine.scheduler import Engine
 from app.night.context import House, NightError, Stopped
 from app.night.run import TRAINER, run_job
@@ -34,6 +38,13 @@ logger = logging.getLogger("nightowl")
 RETRY_S = 60.0
 """How long the thread rests after it could not read or write the database."""
 
+MAX_RESTARTS = 3
+"""Restarts of the engine that one run of a job survives: it may be the job that breaks it."""
+
+_LOOK_S = 60.0  # how often a job that waits for the night looks at the clock
+_CHECK_S = 1.0  # how often one that waits for the engine looks whether the service ends
+_NIGHT_IS_OVER = "the night is over"
+
 _FOLDER = re.compile(r"job_[0-9a-f]{24}")
 
 
@@ -41,7 +52,7 @@ class JobRunner:
     """Runs the training jobs of one service. Every method may be called from any thread.
 
     `notify` gets the id of a job after something new was stored about it, from the thread that
-    stored it.
+    stored it. `opens` is asked when jobs may run: None for now, else a time to come.
     """
 
     def __init__(
@@ -52,7 +63,9 @@ class JobRunner:
         graders: GraderPool,
         settings: Settings,
         notify: Callable[[str], None] = lambda _: None,
+        opens: Callable[[], datetime | None] = lambda: None,
     ) -> None:
+        self._opens = opens
         self._database = database
         self._settings = settings
         self._notify = notify
@@ -111,10 +124,13 @@ class JobRunner:
 
     def _move(self, job_id: str, status: JobStatus, event: str) -> Job:
         with self._database.session() as session:
+            was = jobs.get(session, job_id).status
             job = jobs.set_status(session, job_id, status)
             job.error = None  # of an earlier pause for want of space
             session.add(job)
             jobs.append_event(session, job_id, event, {})
+        if was is JobStatus.RUNNING:
+            self._house.engine.stand_down()
         self._changed(job_id)
         return job
 
@@ -129,8 +145,11 @@ class JobRunner:
             self._awake.clear()
             try:
                 self._sweep()
-                job_id = self._take()
-                if job_id is None:
+                opens = self._opens()
+                job_id = self._take() if opens is None else None
+                if opens is not None and self._tell_waiting(opens):
+                    self._awake.wait(_LOOK_S)
+                elif job_id is None:
                     self._awake.wait()
                 elif not self._run(job_id):
                     return
@@ -151,13 +170,30 @@ class JobRunner:
         self._notify(job.id)
         return job.id
 
+    def _tell_waiting(self, opens: datetime) -> bool:
+        """Has queued jobs say what they wait for; whether there are any."""
+        until = opens.isoformat()
+        with self._database.session() as session:
+            queued = jobs.with_status(session, JobStatus.QUEUED)
+            told = [job.id for job in queued if job.progress.get("until") != until]
+            for job in queued:
+                if job.id in told:
+                    waits = {"phase": "waiting", "until": until, "reason": "training runs at night"}
+                    jobs.set_progress(session, job.id, job.progress | waits)
+                    jobs.append_event(session, job.id, "waiting", waits)
+        for job_id in told:
+            self._notify(job_id)
+        return bool(queued)
+
     def _run(self, job_id: str) -> bool:
         """Runs a job; False when the engine has stopped, and with it the work of this thread."""
         try:
-            run_job(self._house, job_id, lambda: self._should_stop(job_id))
+            self._run_through(job_id)
         except Stopped as stop:
             logger.info("job %s was stopped: %s", job_id, stop.reason)
             self._leave(job_id, JobStatus.INTERRUPTED, None)
+            if stop.reason == _NIGHT_IS_OVER:
+                self._requeue(job_id)
         except EngineStopped as stop:
             logger.info("job %s was interrupted: %s", job_id, stop)
             self._leave(job_id, JobStatus.INTERRUPTED, None)
@@ -169,7 +205,39 @@ class JobRunner:
         except Exception as error:
             logger.exception("job %s failed", job_id)
             self._leave(job_id, JobStatus.FAILED, _readable(error))
+        finally:
+            self._house.engine.stand_down()
         return True
+
+    def _run_through(self, job_id: str) -> None:
+        """Runs a job to its end, from its checkpoint again when the engine was restarted."""
+        restarts = 0
+        while True:
+            try:
+                run_job(self._house, job_id, lambda: self._should_stop(job_id))
+                return
+            except WorkDropped:  # for this job, which then is to stop, or for the one before it
+                reason = self._should_stop(job_id)
+                if reason is not None:
+                    raise Stopped(reason) from None
+            except EngineRestarting as error:
+                restarts += 1
+                logger.warning("job %s: %s", job_id, error)
+                if restarts > MAX_RESTARTS:
+                    raise NightError(
+                        f"the engine had to be restarted {restarts} times while this job ran"
+                    ) from error
+                self._await_engine(job_id)
+
+    def _await_engine(self, job_id: str) -> None:
+        """Waits until the engine has been restarted or given up. Raises Stopped."""
+        with self._database.session() as session:
+            jobs.append_event(session, job_id, "engine_restarting", {})
+        self._notify(job_id)
+        while not self._house.engine.await_restart(_CHECK_S):
+            reason = self._should_stop(job_id)
+            if reason is not None:
+                raise Stopped(reason)
 
     def _should_stop(self, job_id: str) -> str | None:
         """Why the job is no longer to be run, None while it is."""
@@ -179,7 +247,9 @@ class JobRunner:
             job = session.get(Job, job_id)
         if job is None:
             return "deleted"
-        return None if job.status is JobStatus.RUNNING else job.status.value
+        if job.status is not JobStatus.RUNNING:
+            return job.status.value
+        return None if self._opens() is None else _NIGHT_IS_OVER
 
     def _leave(self, job_id: str, status: JobStatus, error: dict[str, Any] | None) -> None:
         """Stores how a run went that did not end by itself, unless somebody changed its status."""
@@ -189,6 +259,16 @@ class JobRunner:
                 return
             jobs.set_status(session, job_id, status, error=error)
             jobs.append_event(session, job_id, status.value, error or {})
+        self._notify(job_id)
+
+    def _requeue(self, job_id: str) -> None:
+        """Has a job that was interrupted at the end of the night go on in the next one."""
+        with self._database.session() as session:
+            job = session.get(Job, job_id)
+            if job is None or job.status is not JobStatus.INTERRUPTED:
+                return
+            jobs.set_status(session, job_id, JobStatus.QUEUED)
+            jobs.append_event(session, job_id, "queued", {"after": "interrupted"})
         self._notify(job_id)
 
     def _sweep(self) -> None:

@@ -13,7 +13,7 @@ from sqlmodel import Session, col, select
 
 from app.config import Settings, parse_clock
 from app.night.jobs import JobRunner
-from app.night.schedule import NightSchedule, Plan
+from app.night.schedule import NightSchedule, Plan, local_zone, window_opens
 from storage import jobs, tasks
 from storage import settings as stored
 from storage.db import Database
@@ -46,6 +46,14 @@ def queue_night(database: Database, runner: JobRunner) -> None:
         except ValidationError:
             # Stored by another version: the other tasks shall have their night.
             logger.exception("night: the trainer refuses the configuration of task %s", name)
+
+
+def opens(database: Database, settings: Settings) -> datetime | None:
+    """When training may go on, in UTC; None: now."""
+    if settings.training != "night":
+        return None
+    begins = read_plan(database, settings).at
+    return window_opens(begins, settings.night_until, datetime.now(UTC), local_zone())
 
 
 def read_plan(database: Database, settings: Settings) -> Plan:

@@ -53,6 +53,17 @@ def next_due(plan: Plan, now: datetime, zone: tzinfo) -> datetime | None:
     return next(due for due in dues if due > now)
 
 
+def window_opens(begins: time, ends: time, now: datetime, zone: tzinfo) -> datetime | None:
+    """When the nightly window between two local times opens next, in UTC; None within one.
+
+    A window that begins when it ends lasts all day.
+    """
+    opened = last_due(Plan(True, begins), now, zone)
+    closes = next_due(Plan(True, ends), opened, zone)
+    assert closes is not None
+    return None if now < closes else next_due(Plan(True, begins), now, zone)
+
+
 def local_zone() -> tzinfo:
     """The time zone of this computer."""
     zone: tzinfo = BackgroundScheduler().timezone

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.night.schedule import NightSchedule, Plan, last_due, local_zone, next_due
+from app.night.schedule import (
+    NightSchedule,
+    Plan,
+    last_due,
+    local_zone,
+    next_due,
+    window_opens,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 AT_THREE = Plan(enabled=True, at=time(3))
@@ -281,3 +288,37 @@ def test_due_times_show_the_plan_on_a_local_clock(now, at):
 
 def test_the_zone_of_this_computer_has_an_offset():
     assert datetime.now(local_zone()).utcoffset() is not None
+
+
+@pytest.mark.parametrize(
+    ("now", "opens"),
+    [
+        ("2026-05-01 02:59", "2026-05-01 03:00"),
+        ("2026-05-01 03:00", None),
+        ("2026-05-01 06:59", None),
+        ("2026-05-01 07:00", "2026-05-02 03:00"),
+        ("2026-05-01 23:00", "2026-05-02 03:00"),
+    ],
+)
+def test_the_nightly_window_is_open_from_its_beginning_to_its_end(now, opens):
+    expected = None if opens is None else berlin(opens)
+    assert window_opens(time(3), time(7), berlin(now), BERLIN) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "opens"),
+    [
+        ("2026-05-01 21:59", "2026-05-01 22:00"),
+        ("2026-05-01 22:00", None),
+        ("2026-05-02 05:59", None),
+        ("2026-05-02 06:00", "2026-05-02 22:00"),
+    ],
+)
+def test_a_nightly_window_may_last_past_midnight(now, opens):
+    expected = None if opens is None else berlin(opens)
+    assert window_opens(time(22), time(6), berlin(now), BERLIN) == expected
+
+
+def test_a_window_that_ends_when_it_begins_is_always_open():
+    for hour in range(24):
+        assert window_opens(time(3), time(3), berlin(f"2026-05-01 {hour:02}:00"), BERLIN) is None
