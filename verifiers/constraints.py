@@ -8,22 +8,45 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from verifiers.parsing import Malformed, parse_json
 from verifiers.texts import (
     Unit,
+    begins_with_word,
     count,
+    ends_with_word,
     has_word,
     is_bullet,
     item_number,
     lines,
+    normal,
     numbers_in_digits,
     numbers_in_words,
+    plain,
 )
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=r"\S")]
+
+
+def _seen(text: str) -> str:
+    if not normal(text).strip():
+        raise ValueError("is blank")
+    return text
+
+
+Text = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1_000, pattern=r"\S"),
+    AfterValidator(_seen),
+]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100, strict=False)]
 
 
@@ -62,16 +85,15 @@ class OfTexts(_Constraint):
 
     texts: Texts
     ignore_case: bool = True
-
-    def _folded(self, text: str) -> str:
-        return text.casefold() if self.ignore_case else text
-
-
-class _Mentions(OfTexts):
     whole_words: bool = Field(
         default=True, description="A text does not count as part of a longer word."
     )
 
+    def _folded(self, text: str) -> str:
+        return plain(text).casefold() if self.ignore_case else plain(text)
+
+
+class _Mentions(OfTexts):
     def _found(self, text: str) -> int:
         text = self._folded(text)
         wanted = [self._folded(one) for one in self.texts]
@@ -105,8 +127,9 @@ class StartsWith(OfTexts):
 
     def share(self, text: str) -> float:
         """Return 1 or 0."""
-        begins = tuple(self._folded(one) for one in self.texts)
-        return float(self._folded(text.strip()).startswith(begins))
+        text, texts = self._folded(text).strip(), map(self._folded, self.texts)
+        begins = begins_with_word if self.whole_words else str.startswith
+        return float(any(begins(text, one) for one in texts))
 
 
 class EndsWith(OfTexts):
@@ -116,8 +139,9 @@ class EndsWith(OfTexts):
 
     def share(self, text: str) -> float:
         """Return 1 or 0."""
-        ends = tuple(self._folded(one) for one in self.texts)
-        return float(self._folded(text.strip()).endswith(ends))
+        text, texts = self._folded(text).strip(), map(self._folded, self.texts)
+        ends = ends_with_word if self.whole_words else str.endswith
+        return float(any(ends(text, one) for one in texts))
 
 
 class Format(_Constraint):
@@ -180,6 +204,7 @@ class Numbers(_Constraint):
 
     def share(self, text: str) -> float:
         """Return the share of numbers written as wanted, less where there are too few."""
+        text = normal(text)
         in_digits, in_other_digits = numbers_in_digits(text)
         in_words, lone_ones = numbers_in_words(text)
         if self.written == "digits":

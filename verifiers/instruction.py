@@ -4,12 +4,16 @@ The constraints are named, in the configuration, in the item or in both, and of 
 
 * length: of characters, words, sentences, lines, paragraphs or list items, between bounds;
 * must_contain, must_not_contain: texts, as whole words unless said otherwise;
-* starts_with, ends_with: one of several texts;
+* starts_with, ends_with: one of several texts, as whole words, too;
 * format: JSON, a list with bullets or numbers, a single line, all lower or upper case;
 * numbers: written in digits or in English words.
 
 Every constraint is a sub-score by its name, the share to which it is kept, and the score is their
 mean. Passes when all are kept. A blank completion fails with score 0.
+
+Texts are looked for in the form that `verifiers/texts.py` calls plain: without what nobody sees,
+with plain quotes and hyphens, and across the end of a line. Letters of other alphabets that look
+the same are other letters.
 
 Texts in the configuration's constraints are templates of item fields. In an item's constraints they
 are taken as they stand.
@@ -42,6 +46,7 @@ from verifiers.constraints import Constraint, OfTexts
 from verifiers.mistakes import first_mistake
 from verifiers.multi import PartName
 from verifiers.templates import Template, item_value, parse_path, parse_template
+from verifiers.texts import normal
 
 MAX_CONSTRAINTS = 64
 
@@ -119,13 +124,13 @@ class Instruction:
         if name not in self.texts:
             return constraint
         texts = tuple(template.bind(item).text or "" for template in self.texts[name])
-        if not all(map(str.strip, texts)):
+        if not all(normal(text).strip() for text in texts):
             raise ItemError(f"a text of the constraint '{name}' is blank, and every text has it")
         return constraint.model_copy(update={"texts": texts})
 
     def _compare(self, sample: Sample, constraints: Constraints) -> Outcome:
         text = sample.output_text
-        if not text.strip():
+        if not normal(text).strip():
             return NOTHING_RIGHT
         shares = {name: constraint.share(text) for name, constraint in constraints.items()}
         passed = all(share == 1.0 for share in shares.values())

@@ -3,7 +3,8 @@
 The definitions are simple on purpose, so that they can be told to a user and checked by hand:
 
 * a character is a Unicode code point; white space at both ends of the text does not count;
-* a word is what stands between white space and has a letter or digit in it;
+* a word is what stands between white space, dashes (— – or --), ellipses, or a comma or such with
+  a letter after it, and has a letter or digit in it; "well-known" and "1,000" are one;
 * a sentence has a letter or digit and ends with . ! ? or … before white space, with 。！？, or with
   its line. An abbreviation such as "Dr. Smith" ends one too; a list's "1." does not;
 * a paragraph is a run of lines that are not blank;
@@ -27,6 +28,12 @@ _ITEM = re.compile(r"\s*(?:[-*+•]|([0-9]{1,9})[.)])\s+(?=\S)")
 # be tried again from every full stop of a long row of them.
 _END = re.compile(r"([.!?…]++)[\"'”’)\]»]*+|[。！？]++[”’」』）]*+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+# What parts words without white space. A comma, colon or such does so before a letter only.
+_BETWEEN_WORDS = re.compile(r"\s+|[—–―…]+|-{2,}|\.{2,}|[,;:!?]+(?=[^\W\d_])")
+_ALTERNATIVES = str.maketrans(
+    {**dict.fromkeys("‘’‛ʼ＇", "'"), **dict.fromkeys("“”‟„", '"'), **dict.fromkeys("‐‑", "-")}
+)
+_SPACES = re.compile(r"\s+")
 _DIGITS = re.compile(r"[0-9]+(?:[.,:/][0-9]+)*")
 
 # Unicode's Default_Ignorable_Code_Point, but for the two joiners: soft hyphen, zero-width space,
@@ -80,9 +87,17 @@ def normal(text: str) -> str:
     return unicodedata.normalize("NFC", _MANY_MARKS.sub(_fewer_marks, seen))
 
 
+def plain(text: str) -> str:
+    """Return the normal form with plain quotes and hyphens, and one space for white space.
+
+    In it "don't" and "don’t" are the same, and words are found across the end of a line.
+    """
+    return _SPACES.sub(" ", normal(text).translate(_ALTERNATIVES))
+
+
 def count(unit: Unit, text: str) -> int:
-    """Count the units of a text."""
-    return _COUNTS[unit](text.strip())
+    """Count the units of a text in its normal form."""
+    return _COUNTS[unit](normal(text).strip())
 
 
 def lines(text: str) -> list[str]:
@@ -116,6 +131,18 @@ def has_word(text: str, wanted: str) -> bool:
             start += 1  # Nothing begins inside this word: looking there would take quadratic time.
         start = text.find(wanted, start)
     return False
+
+
+def begins_with_word(text: str, wanted: str) -> bool:
+    """Tell whether a text begins with another one and goes on with no part of a word."""
+    following = text[len(wanted) : len(wanted) + 1]
+    return text.startswith(wanted) and not (_is_word_part(wanted[-1]) and _is_word_part(following))
+
+
+def ends_with_word(text: str, wanted: str) -> bool:
+    """Tell whether a text ends with another one, and no part of a word is before it."""
+    before = text[: -len(wanted)][-1:]
+    return text.endswith(wanted) and not (_is_word_part(wanted[0]) and _is_word_part(before))
 
 
 def numbers_in_digits(text: str) -> tuple[int, int]:
@@ -162,7 +189,7 @@ def _fewer_marks(match: re.Match[str]) -> str:
 
 
 def _words(text: str) -> int:
-    return sum(1 for word in text.split() if any(map(str.isalnum, word)))
+    return sum(1 for word in _BETWEEN_WORDS.split(text) if any(map(str.isalnum, word)))
 
 
 def _sentences(text: str) -> int:

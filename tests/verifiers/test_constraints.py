@@ -69,6 +69,47 @@ def test_beginnings_and_ends_are_those_of_the_text_without_blanks_around() -> No
     assert share(text, "ends_with", texts=["it", "is"]) == 0.0
 
 
+def test_beginnings_and_ends_are_whole_words_unless_that_is_not_asked_for() -> None:
+    for kind, text in (
+        ("starts_with", "Category one"),
+        ("ends_with", "a wildcat"),
+        ("ends_with", "2cat"),
+    ):
+        assert share(text, kind, texts=["cat"]) == 0.0
+        assert share(text, kind, texts=["cat"], whole_words=False) == 1.0
+    assert share("Cat, yes", "starts_with", texts=["cat"]) == 1.0
+    assert share("#cat", "ends_with", texts=["cat"]) == 1.0
+    assert (
+        share("cat", "ends_with", texts=["cat"]) == share("cat", "starts_with", texts=["cat"]) == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("s\u200borry", "sorry"),
+        ("so\u00adrry\u2060", "sorry"),
+        ("a cafe\u0301 here", "café"),
+        ("a café here", "cafe\u0301"),
+        ("the living\nroom is", "living room"),
+        ("the living\u00a0 room", "Living\nroom"),
+        ("I don’t", "don't"),
+        ("I don't", "don’t"),
+        ("“quoted”", '"quoted"'),
+        ("twenty‑one", "twenty-one"),
+    ],
+)
+def test_a_text_is_found_however_it_is_encoded_or_broken_over_lines(text: str, wanted: str) -> None:
+    assert share(text, "must_contain", texts=[wanted]) == 1.0
+    assert share(text, "must_not_contain", texts=[wanted], whole_words=False) == 0.0
+    assert share(f"{wanted} it is", "starts_with", texts=[wanted]) == 1.0
+    assert share(f"it is {text}", "ends_with", texts=[text]) == 1.0
+
+
+def test_numbers_are_seen_through_what_nobody_sees() -> None:
+    assert share("th\u200bree lamps, 3 doors", "numbers", written="digits") == 0.5
+
+
 @given(JSON)
 def test_json_is_recognised_with_its_type(value: Any) -> None:
     text = json.dumps(value)
@@ -142,6 +183,7 @@ def test_numbers_in_digits_or_in_words(
         {"kind": "length", "unit": "syllables", "minimum": 1},
         {"kind": "must_contain", "texts": []},
         {"kind": "must_contain", "texts": [" "]},
+        {"kind": "must_contain", "texts": ["\u200b\u00ad"]},
         {"kind": "must_contain", "texts": [1]},
         {"kind": "must_contain", "texts": "lamp"},
         {"kind": "must_contain", "texts": ["a"], "texst": ["b"]},

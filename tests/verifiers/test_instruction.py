@@ -33,7 +33,7 @@ def test_the_score_is_the_mean_of_the_shares_wherever_the_constraints_stand(
     assert result.passed == (names == {"polite"})
 
 
-@pytest.mark.parametrize("blank", ["", " \n\t", "\u2003"])
+@pytest.mark.parametrize("blank", ["", " \n\t", "\u2003", "\u200b \u3164"])
 def test_a_blank_completion_fails_even_where_everything_is_forbidden(blank: str) -> None:
     nothing = {"kind": "must_not_contain", "texts": ["sorry"]}
     result = grade(blank, constraints={"short": SHORT, "calm": nothing})
@@ -48,7 +48,7 @@ def test_texts_of_the_configuration_are_templates_and_those_of_the_item_are_not(
     assert grade("{{item.who}}", plain, reference="rules").passed
 
 
-@pytest.mark.parametrize("item", [{}, {"who": None}, {"who": " "}])
+@pytest.mark.parametrize("item", [{}, {"who": None}, {"who": " "}, {"who": "\u200b"}])
 def test_an_item_without_the_text_that_is_looked_for_is_errored(item: dict[str, Any]) -> None:
     wanted = {"name": {"kind": "must_contain", "texts": ["{{item.who}}"]}}
     result = grade("x", item, constraints=wanted)
