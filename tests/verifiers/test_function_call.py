@@ -212,6 +212,41 @@ def test_when_nothing_is_to_be_called_any_begun_call_fails(
     assert result.score == float(passes)
 
 
+@pytest.mark.parametrize(
+    ("syntax", "text"),
+    [
+        ("call", "Sure: unlock(door=front)"),
+        ("call", "none; unlock (door=front)"),
+        ("call", "none\r\u200bunlock(door=front)"),
+        ("json", '{x} {"name": "unlock", "arguments": {}}'),
+        ("json", '{"arguments": {}, "name": "unlock"'),
+        ("json", '{"tool_calls": [{"function": {"name": "unlock", "arguments": "{}"}}]}'),
+        ("json", "{'name': 'unlock', 'arguments': {}}"),
+    ],
+)
+def test_an_unwanted_call_cannot_hide(syntax: str, text: str) -> None:
+    assert grade(text, None, syntax=syntax).score == 0.0
+    right = write_call("f", {"a": 1}, syntax)  # type: ignore[arg-type]
+    assert grade(
+        f"{right}\nDone (really).", {"f": {"a": 1}}, syntax=syntax, surrounding="ignore"
+    ).passed
+    for calls, wanted in (("one", {"f": {"a": 1}}), ("in_order", [{"f": {"a": 1}}])):
+        config = {"syntax": syntax, "surrounding": "ignore", "calls": calls}
+        assert grade(f"{right}", wanted, **config).passed
+        assert not grade(f"{right}\n{text}", wanted, **config).passed
+
+
+def test_texts_of_arguments_are_compared_as_they_look() -> None:
+    call = {"name": "f", "arguments": {"a": "café"}}
+    for text in ("café", "cafe\u0301", "ca\u200bfé"):
+        assert grade(f"f(a={text})", call, syntax="call").passed
+        assert grade(json.dumps({"name": "f", "arguments": {"a": text}}), call).passed
+
+
+def test_a_stray_quote_before_a_bomb_is_no_error() -> None:
+    assert grade('"' + '{"a":' * 10_000, None).status is Status.PASSED
+
+
 def test_a_tool_call_fails_where_nothing_is_to_be_called() -> None:
     grader = build({"type": "function_call", "syntax": "tools"})
     sample = Sample(output_text="", output_tools=(ToolCall(name="f", arguments={}),))

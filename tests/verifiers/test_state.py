@@ -78,6 +78,17 @@ def test_where_nothing_must_change_whatever_changes_nothing_passes(text: str) ->
     assert not GRADER.grade(Sample(output_text=text), {"state": {"mode": "night"}}).passed
 
 
+@pytest.mark.parametrize("text", ["So: mode(name=night)", "none; mode (name=night)", "- weather()"])
+def test_a_call_cannot_hide_where_nothing_must_change_or_text_is_ignored(text: str) -> None:
+    unwanted = GRADER.grade(Sample(output_text=text), {"state": None})
+    assert not unwanted.passed
+    assert unwanted.subscores["changes"] == float("mode" not in text)
+    ignoring = build({**CONFIG, "surrounding": "ignore"})
+    item = {"state": {"lights": {"kitchen": {"on": True}}}}
+    assert ignoring.grade(Sample(output_text="on(area=kitchen)\nThe sum (x=1)."), item).passed
+    assert not ignoring.grade(Sample(output_text=f"on(area=kitchen)\n{text}"), item).passed
+
+
 def test_an_unwanted_change_outweighs_a_wanted_one_but_a_wrong_value_does_not() -> None:
     item = {"state": {"lights": {"kitchen": {"on": True, "level": 30}}}}
 
