@@ -16,8 +16,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 
+from app.engine import platform
 from app.engine.maths import Activation
 from trainers.spectral import (
     ATTENTION_TARGETS,
@@ -26,6 +28,10 @@ from trainers.spectral import (
     BlockBasis,
     Coordinates,
 )
+
+# On CPU it multiplies x's columns where they are; matmul copies them block by block first. MLX's is
+# wrong there in half precision.
+_SEGMENTED = platform.STATUS.system == "linux"
 
 
 class Edits:
@@ -114,8 +120,11 @@ class SlotLinear(nn.Module):
         # Underscored: neither the vectors nor the selection are parameters of the model.
         self._name = name
         self._selection = selection
-        self._blocks: tuple[int, int] = basis.singular_values.shape
-        self._vectors = None if basis.vectors is None else mx.array(basis.vectors)  # (n, b, b)
+        n, b = self._blocks = basis.singular_values.shape
+        # (n * b, b), the blocks one below the other, and where each of them begins and ends
+        self._vectors = None if basis.vectors is None else mx.array(basis.vectors.reshape(-1, b))
+        ends = np.arange(n + 1, dtype=np.uint32) * b
+        self._segments = mx.array(np.stack([ends[:-1], ends[1:]], axis=1))
 
     def __call__(self, x: mx.array) -> mx.array:
         """(B, L, in) -> (B, L, out)."""
@@ -123,25 +132,32 @@ class SlotLinear(nn.Module):
         if meter is not None:
             meter.add(self._name, self._spectrum(x))
         e = None if edits is None else edits.of(self._name)
-        y: mx.array = self.linear(x if e is None else x + self._edit(x, e))
+        y: mx.array = self.linear(x if e is None else self._edited(x, e))
         return y
 
-    def _edit(self, x: mx.array, e: mx.array) -> mx.array:
-        """V (e * (V^T x)) in at least fp16 precision: bf16's 0.4 % steps would eat e."""
+    def _edited(self, x: mx.array, e: mx.array) -> mx.array:
+        """x + V (e * (V^T x)) in at least fp16 precision: bf16's 0.4 % steps would eat e."""
         n, b = self._blocks
         spectrum = self._spectrum(x)
         scaled = spectrum.reshape(n, e.shape[1], -1, b) * e.astype(spectrum.dtype)
         delta = scaled.reshape(n, -1, b)
         if self._vectors is not None:
-            delta = delta @ self._vectors.astype(delta.dtype).transpose(0, 2, 1)
-        return delta.transpose(1, 0, 2).reshape(x.shape).astype(x.dtype)
+            vectors = self._vectors.astype(delta.dtype).reshape(n, b, b)
+            delta = delta @ vectors.transpose(0, 2, 1)
+        # The sum reads delta across its blocks: no copy of it in the order of x.
+        edited = x.reshape(-1, n, b) + delta.transpose(1, 0, 2)
+        return edited.reshape(x.shape).astype(x.dtype)
 
     def _spectrum(self, x: mx.array) -> mx.array:
         """V^T x per block, (n, M, b) with M = P R L."""
         n, b = self._blocks
-        work = mx.float16 if x.dtype == mx.float16 else mx.float32
-        blocks = x.astype(work).reshape(-1, n, b).transpose(1, 0, 2)
-        return blocks if self._vectors is None else blocks @ self._vectors.astype(work)
+        rows = x.reshape(-1, n * b).astype(mx.float16 if x.dtype == mx.float16 else mx.float32)
+        if self._vectors is not None and _SEGMENTED and rows.dtype == mx.float32:
+            return mx.segmented_mm(rows, self._vectors, self._segments)
+        blocks = rows.reshape(-1, n, b).transpose(1, 0, 2)
+        if self._vectors is None:
+            return blocks
+        return blocks @ self._vectors.astype(rows.dtype).reshape(n, b, b)
 
 
 class LayerCache(Protocol):
