@@ -36,29 +36,31 @@ JSON_STYLE: JsonCompileOptions = {
     "key_separator": ": ",
 }
 _MAX_LARK_CHARS = 64 << 10
-_KEPT = 64
-# The default limits of a step: some 20 ms at worst.  A state of the lexer takes about 2 kB.
-_LIMITS = LLParserLimits(max_lexer_states=20_000, max_grammar_size=50_000, verbose_errors=False)
+_KEPT = 16
+_LEXER_STATES = 24_000  # of some 4 kB; a string of bounded length takes about four a character
 
 
 class Grammar:
     """A compiled grammar: immutable, for any thread and any number of rows.
 
-    Equal to itself alone.
+    Equal to itself alone.  Its rows share the states of its lexer, of which there may be so many;
+    ``spent`` once there are, so that the next row gets a new one.
     """
 
     def __init__(self, start: LLMatcher) -> None:
         self._start = start
+        self.spent = False
 
     def start(self) -> Matcher:
         """A row's place at the beginning."""
-        return Matcher(self._start.deep_copy())
+        return Matcher(self, self._start.deep_copy())
 
 
 class Matcher:
     """One row's place in its grammar; for one thread at a time."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, grammar: Grammar, matcher: LLMatcher) -> None:
+        self._grammar = grammar
         self._matcher = matcher
 
     @property
@@ -83,8 +85,12 @@ class Matcher:
         self._check()
 
     def _check(self) -> None:
-        if self._matcher.is_error():
-            raise GrammarError(f"the grammar cannot be followed: {self._matcher.get_error()}")
+        if not self._matcher.is_error():
+            return
+        if self._matcher.stop_reason() == "LexerTooComplex":
+            self._grammar.spent = True
+        reason = self._matcher.get_error().split("\n<", 1)[0]
+        raise GrammarError(f"the grammar cannot be followed: {reason}")
 
 
 class Grammars:
@@ -94,12 +100,23 @@ class Grammars:
         tokenizer: the Hugging Face tokenizer of the model.
         tokens: rows of the model's head; those beyond the tokenizer's vocabulary never come.
         eos: ids that end a text.
+        lexer_states: bounds the memory of a grammar.
     """
 
-    def __init__(self, tokenizer: Any, tokens: int, eos: frozenset[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        tokens: int,
+        eos: frozenset[int],
+        lexer_states: int = _LEXER_STATES,
+    ) -> None:
         self._source = tokenizer
         self._tokens = tokens
         self._eos = sorted(eos)
+        # The default limits of a step stay: some 20 ms at worst.
+        self._limits = LLParserLimits(
+            max_lexer_states=lexer_states, max_grammar_size=50_000, verbose_errors=False
+        )
         self._lock = threading.Lock()
         self._loaded: LLTokenizer | None = None
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
@@ -132,7 +149,7 @@ class Grammars:
     def _compiled(self, key: str, source: Callable[[], str]) -> Grammar:
         with self._lock:
             known = self._kept.get(key)
-            if known is not None:
+            if known is not None and not known.spent:
                 self._kept.move_to_end(key)
                 return known
         grammar = self._compile(source())
@@ -145,11 +162,11 @@ class Grammars:
     def _compile(self, source: str) -> Grammar:
         tokenizer = self._tokenizer()
         failed, messages = LLMatcher.validate_grammar_with_warnings(
-            source, tokenizer, limits=_LIMITS
+            source, tokenizer, limits=self._limits
         )
         if failed or messages:  # a warning says that something would not be enforced
             raise GrammarError("; ".join(messages))
-        start = LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
+        start = LLMatcher(tokenizer, source, log_level=0, limits=self._limits)
         grammar = Grammar(start)
         grammar.start().mask()
         return grammar

@@ -7,7 +7,7 @@ nor a mere annotation is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -17,6 +17,9 @@ MAX_NODES = 4000
 """Values in a schema, keywords and names included."""
 MAX_DEPTH = 32
 MAX_CHARS = 128 << 10
+MAX_INTERSECTED = 12
+"""Patterns in a schema that intersects any: whether twenty of them together can be met takes
+seconds to tell, and twice as long with each more."""
 
 # fmt: off
 _ENFORCED = frozenset({
@@ -33,6 +36,8 @@ _ANNOTATIONS = frozenset({
 # fmt: on
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_COMBINED = frozenset({"$ref", "anyOf", "oneOf"})
+_PATTERNS = ("pattern", "format", "patternProperties")
 _NESTED = frozenset({"items", "additionalItems", "additionalProperties"})
 
 
@@ -47,6 +52,7 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     for place, part in subschemas.items():
         if isinstance(part, dict):
             _check_keywords(part, place, subschemas)
+    _check_patterns([part for part in subschemas.values() if isinstance(part, dict)])
     validator = validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         validator.check_schema(schema)
@@ -104,6 +110,24 @@ def _check_keywords(schema: Mapping[str, Any], place: str, known: Mapping[str, A
             raise GrammarError(f"{place}: the keyword {keyword!r} is not supported")
         if keyword == "$ref" and value not in known:
             raise GrammarError(f"{place}: $ref {value!r} is not a schema within this one")
+
+
+def _check_patterns(schemas: Sequence[Mapping[str, Any]]) -> None:
+    intersects = any(
+        "allOf" in schema or (_COMBINED & schema.keys() and len(_ENFORCED & schema.keys()) > 1)
+        for schema in schemas
+    )
+    patterns = sum(
+        len(schema[keyword]) if keyword == "patternProperties" else 1
+        for schema in schemas
+        for keyword in _PATTERNS
+        if keyword in schema
+    )
+    if intersects and patterns > MAX_INTERSECTED:
+        raise GrammarError(
+            f"the schema is too complex: one that combines schemas by allOf, or by $ref, anyOf or"
+            f" oneOf beside other keywords, may hold {MAX_INTERSECTED} patterns and formats"
+        )
 
 
 def _escaped(name: str) -> str:

@@ -35,9 +35,9 @@ def grammars(engine: Engine) -> Grammars:
     return grammars_of(engine, engine.info.vocab_size)
 
 
-def grammars_of(engine: Engine, rows: int) -> Grammars:
+def grammars_of(engine: Engine, rows: int, **limits: int) -> Grammars:
     base = engine._base
-    return Grammars(fast_tokenizer(base.tokenizer), rows, base.eos)
+    return Grammars(fast_tokenizer(base.tokenizer), rows, base.eos, **limits)
 
 
 def allowed(matcher: Matcher) -> set[int]:
@@ -112,7 +112,7 @@ def within(inner: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
 SCHEMAS = st.recursive(leaf(), within, max_leaves=4)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(schema=SCHEMAS, seed=st.integers(0, 2**32))
 def test_whatever_is_sampled_under_a_schema_validates(
     engine: Engine, schema: Json, seed: int
@@ -126,7 +126,7 @@ def test_whatever_is_sampled_under_a_schema_validates(
         jsonschema.validate(value, schema, jsonschema.Draft202012Validator)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     schema=SCHEMAS,
     value=st.recursive(
@@ -218,6 +218,16 @@ def test_schemas_that_are_too_large_are_refused(grammars: Grammars, schema: Json
         grammars.json(schema)
 
 
+def test_intersections_of_many_patterns_are_refused(grammars: Grammars) -> None:
+    many = [{"type": "string", "pattern": f"a{{{i}}}.*b"} for i in range(60)]
+    chained = {f"d{i}": many[i] | {"$ref": f"#/$defs/d{i + 1}"} for i in range(59)}
+    for schema in ({"allOf": many}, {"$defs": chained | {"d59": {}}, "$ref": "#/$defs/d0"}):
+        with pytest.raises(GrammarError, match="12 patterns"):
+            grammars.json(schema)
+    grammars.json({"allOf": many[:2]})
+    grammars.json({"type": "object", "properties": {str(i): part for i, part in enumerate(many)}})
+
+
 def test_a_schema_that_nothing_fits_is_refused(grammars: Grammars) -> None:
     endless = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
     with pytest.raises(GrammarError):
@@ -235,6 +245,20 @@ def test_a_grammar_is_compiled_once(grammars: Grammars) -> None:
     assert hash(Sampling(grammar=grammars.json(POINT))) == hash(
         Sampling(grammar=grammars.json(POINT))
     )
+
+
+def test_a_grammar_whose_states_have_run_out_is_compiled_anew(engine: Engine) -> None:
+    grammars = grammars_of(engine, engine.info.vocab_size, lexer_states=200)
+    schema = {"type": "string", "maxLength": 1000}
+    first = grammars.json(schema)
+    matcher = first.start()
+    with pytest.raises(GrammarError, match="too many states"):
+        for token in engine.encode_text('"' + "ab" * 200):
+            matcher.mask()
+            matcher.accept(token)
+    second = grammars.json(schema)
+    assert second is not first
+    second.start().mask()
 
 
 def test_without_a_schema_it_is_any_object(grammars: Grammars, engine: Engine) -> None:
