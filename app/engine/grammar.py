@@ -87,7 +87,7 @@ class Matcher:
     def _check(self) -> None:
         if not self._matcher.is_error():
             return
-        if self._matcher.stop_reason() == "LexerTooComplex":
+        if self._matcher.stop_reason() in ("LexerTooComplex", "InternalError"):
             self._grammar.spent = True
         reason = self._matcher.get_error().split("\n<", 1)[0]
         raise GrammarError(f"the grammar cannot be followed: {reason}")
