@@ -132,7 +132,7 @@ def matmul_work(
     inner, outer = shape
     left, right = mx.random.normal((rows, inner)), mx.random.normal((outer, inner))
     mx.eval(left, right)
-    repeats = max(1, int(1e9 / (2 * rows * inner * outer)))
+    repeats = min(64, max(1, int(1e9 / (2 * rows * inner * outer))))
     places = [stream for stream in streams for _ in range(repeats)]
 
     def work() -> None:

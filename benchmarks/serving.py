@@ -8,8 +8,8 @@ for. Answers are greedy.
 Traffic: 1, 8 and 32 rows at once through `Engine.submit` (HTTP adds nothing to these), of the base,
 of one expert, and each of another expert. Conversations are under way: the beginning of the prompt
 has been read before under the row's expert, the rest is new. Tokens per second of whole answers,
-and of all tokens but the first (by the difference to answers of one token); time to first token
-over all rows.
+with 32 rows also of all tokens but the first (by the difference to answers of one token); time to
+first token over all rows.
 
 Swaps: rows of more experts than there are slots, one after the other, so that each brings its
 expert in; what the engine's health says of each.
@@ -62,6 +62,7 @@ KINDS = ("base", "one expert", "different experts")
 TASKS = ("left", "right")  # of the two experts in turn
 NIGHT = "home"
 NIGHT_COMMANDS = 160
+NIGHT_HELDOUT = 8  # judged in the end, which is never reached
 TURN_TOKENS = 16
 START_S = 60
 
@@ -85,7 +86,7 @@ class Size:
     budget_s: float = 0.0
 
 
-QUICK = Size(new_tokens=8, rounds=1, swaps=20, probes=6, turns=4)
+QUICK = Size(new_tokens=6, rounds=1, swaps=12, probes=5, turns=2)
 
 
 def messages(sentence: str) -> list[dict[str, str]]:
@@ -148,40 +149,44 @@ def traffic(engine: Engine, experts: Sequence[str], size: Size) -> dict[str, Any
         (kind, rows, new): partial(load.run, kind, rows, new)
         for rows in ROWS
         for kind in KINDS
-        for new in (size.new_tokens, 1)
+        for new in ((size.new_tokens, 1) if rows == EXPERTS else (size.new_tokens,))
     }
     named = {f"{kind} {rows} {new}": work for (kind, rows, new), work in works.items()}
     taken = dict(zip(works, rounds(named, size.rounds, size.budget_s).values(), strict=True))
+    decode = {
+        kind: [
+            whole - one
+            for whole, one in zip(
+                taken[kind, EXPERTS, size.new_tokens], taken[kind, EXPERTS, 1], strict=True
+            )
+        ]
+        for kind in KINDS
+    }
+    later = EXPERTS * (size.new_tokens - 1)
     found = {}
     for kind in KINDS:
         for rows in ROWS:
-            whole, one = taken[kind, rows, size.new_tokens], taken[kind, rows, 1]
-            later = rows * (size.new_tokens - 1)
             waits = [1000 * wait for wait in load.first_s[kind, rows]]
+            whole = taken[kind, rows, size.new_tokens]
             found[f"{kind}, {rows} at once"] = {
                 "tokens_per_s": spread([rows * size.new_tokens / t for t in whole]),
-                "decode_tokens_per_s": spread(
-                    [later / (t - o) for t, o in zip(whole, one, strict=True)]
-                ),
+                "decode_tokens_per_s": spread([later / t for t in decode[kind]])
+                if rows == EXPERTS
+                else None,
                 "ttft_p50_ms": percentile(waits, 0.5),
                 "ttft_p95_ms": percentile(waits, 0.95),
             }
-    many, plain = (taken[kind, EXPERTS, size.new_tokens] for kind in ("different experts", "base"))
-    firsts = [taken[kind, EXPERTS, 1] for kind in ("different experts", "base")]
-    decode = [
-        [t - o for t, o in zip(whole, one, strict=True)]
-        for whole, one in zip((many, plain), firsts, strict=True)
-    ]
+    many, plain = (taken[kind, EXPERTS, size.new_tokens] for kind in (KINDS[-1], KINDS[0]))
     return {
         "traffic": found,
         "share": ratio(plain, many),
-        "decode_share": ratio(decode[1], decode[0]),
+        "decode_share": ratio(decode[KINDS[0]], decode[KINDS[-1]]),
     }
 
 
 def swaps(engine: Engine, experts: Sequence[str], times: int) -> dict[str, Any]:
     """Milliseconds to bring an expert into a slot, and to read and check its file before that."""
-    prompt = engine.encode(messages("turn on the light"))
+    prompt = engine.encode_text("light")
     swapped, read = [], []
     for number in range(times):
         engine.submit(prompt, Sampling(max_tokens=1), experts[number % len(experts)]).result()
@@ -198,7 +203,7 @@ def service_side(model: Path, engine: Engine, size: Size) -> dict[str, Any]:
     """The real service: two experts in turn, and a user before and during a night."""
     settings = load_settings(os.environ, {})
     with (
-        serving(Options(model=str(model)), settings) as service,
+        serving(Options(model=str(model), min_heldout=NIGHT_HELDOUT), settings) as service,
         Client(service.url, read_token(service.data_dir / "token")) as client,
     ):
         names = _two_experts(client, engine, service.data_dir)
