@@ -192,7 +192,7 @@ class Client:
         body = {"grader": grader, "task": task, "episodes": episodes}
         return self._call("POST", "/v1/graders/validate", GraderValid, body)
 
-    def run_grader(self, grader: Json, item: Json, model_sample: str) -> GradePublic:
+    def run_grader(self, grader: Json, item: Json, model_sample: str | Json) -> GradePublic:
         """What a grader says of one answer."""
         body = {"grader": grader, "item": item, "model_sample": model_sample}
         return self._call("POST", "/v1/graders/run", GradePublic, body)

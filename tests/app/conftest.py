@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from openai import OpenAI
 
 from app.client import Client
 from tests import tiny
@@ -47,6 +48,15 @@ def http(service: Service) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {service.parts.token}"}
     with httpx.Client(base_url=service.url, headers=headers, timeout=60) as bare:
         yield bare
+
+
+@pytest.fixture
+def openai(service: Service) -> Iterator[OpenAI]:
+    """OpenAI's own client, without its retries."""
+    with OpenAI(
+        base_url=f"{service.url}/v1", api_key=service.parts.token, max_retries=0
+    ) as official:
+        yield official
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -18,15 +17,6 @@ from app.night.data import conversation
 from tests.app.serving import GRADER, Service, add_expert, fresh, until
 
 SAY_HI = [{"role": "user", "content": "turn on the light"}]
-
-
-@pytest.fixture
-def openai(service: Service) -> Iterator[OpenAI]:
-    """OpenAI's own client, without its retries."""
-    with OpenAI(
-        base_url=f"{service.url}/v1", api_key=service.parts.token, max_retries=0
-    ) as official:
-        yield official
 
 
 def greedy(service: Service, prompt: list[dict[str, Any]], expert: str | None = None) -> str:
@@ -175,12 +165,21 @@ def test_an_unknown_version_is_404(openai: OpenAI, task: str) -> None:
     ("field", "value"),
     [
         ("logit_bias", {"5": 1}),
-        ("n", 2),
-        ("logprobs", True),
+        ("n", 0),
+        ("n", 9),
+        ("logprobs", 3),
+        ("top_logprobs", 21),
         ("frequency_penalty", 0.5),
         ("presence_penalty", -1),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "xml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}),
         ("tool_choice", "required"),
+        ("tool_choice", "sometimes"),
+        ("tool_choice", {"type": "function", "function": {"name": "nobody"}}),
+        ("tools", [{"type": "function", "function": {"name": "a b"}}]),
+        ("tools", [{"type": "function", "function": {"name": "twice"}}] * 2),
+        ("parallel_tool_calls", "maybe"),
         ("functions", []),
         ("modalities", ["audio"]),
         ("temperature", 3),
@@ -218,6 +217,9 @@ def test_values_that_change_nothing_are_taken(openai: OpenAI) -> None:
         store=False,
         response_format={"type": "text"},
         tool_choice="auto",
+        parallel_tool_calls=True,
+        top_p=1,
+        extra_body={"top_k": 1_000_000, "min_p": 0},
         stop=None,
         user="someone",
     )
@@ -228,6 +230,7 @@ def test_limits_that_contradict_each_other_are_refused(client: Client) -> None:
     for options in (
         {"max_tokens": 1, "max_completion_tokens": 1},
         {"stream_options": {"include_usage": True}},
+        {"top_logprobs": 2},
     ):
         with pytest.raises(ServiceError) as raised:
             client.chat("tiny", SAY_HI, **options)
@@ -235,7 +238,9 @@ def test_limits_that_contradict_each_other_are_refused(client: Client) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_that_does_not_fit_is_400(openai: OpenAI, stream: bool) -> None:
+def test_a_prompt_that_does_not_fit_is_400_with_the_numbers(
+    service: Service, openai: OpenAI, stream: bool
+) -> None:
     for text, limit in (("word " * 1000, None), ("hi", 5000)):
         with pytest.raises(BadRequestError) as raised:
             openai.chat.completions.create(
@@ -245,6 +250,9 @@ def test_a_prompt_that_does_not_fit_is_400(openai: OpenAI, stream: bool) -> None
                 stream=stream,
             )
         assert raised.value.code == "context_length_exceeded"
+        prompt = len(service.parts.engine.encode([{"role": "user", "content": text}]))
+        for number in (prompt, limit or 1, service.parts.engine.max_context):
+            assert str(number) in raised.value.message
 
 
 def test_without_a_limit_the_answer_ends_inside_the_context(
@@ -285,8 +293,9 @@ def rows(service: Service) -> int:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_takes_its_row_with_it(service: Service, stream: bool) -> None:
-    body = json.dumps({"model": "tiny", "messages": SAY_HI, "max_tokens": 4000, "stream": stream})
+def test_a_client_that_goes_away_takes_its_rows_with_it(service: Service, stream: bool) -> None:
+    asked = {"model": "tiny", "messages": SAY_HI, "max_tokens": 4000, "stream": stream, "n": 3}
+    body = json.dumps(asked)
     request = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Authorization: Bearer {service.parts.token}\r\nContent-Type: application/json\r\n"
@@ -297,9 +306,9 @@ def test_a_client_that_goes_away_takes_its_row_with_it(service: Service, stream:
     port = int(service.url.rsplit(":", 1)[1])
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(request.encode())
-        until(lambda: rows(service) > 0)
+        until(lambda: rows(service) == 3)
     until(lambda: rows(service) == 0)
-    assert service.parts.engine.health()["tokens_generated"] < before + 4000
+    assert service.parts.engine.health()["tokens_generated"] < before + 12_000
 
 
 def test_tools_are_shown_to_the_model_unless_the_request_wants_none(

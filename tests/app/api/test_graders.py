@@ -46,14 +46,6 @@ def test_validation_fills_in_defaults(client: Client) -> None:
             {"type": "instruction", "constraints": {"short": {"kind": "length"}}},
             "grader.constraints.short.unit",
         ),
-        ({"type": "function_call", "syntax": "tools"}, "grader.syntax"),
-        (
-            {
-                "type": "multi",
-                "graders": {"a": {"type": "function_call", "syntax": "tools"}},
-            },
-            "grader.graders.a.syntax",
-        ),
     ],
 )
 def test_a_mistake_is_named(client: Client, grader: dict[str, object], param: str) -> None:
@@ -80,7 +72,7 @@ def test_a_bomb_is_a_timeout_and_nobody_waits_for_it(client: Client) -> None:
     bomb = {
         "type": "python",
         "source": "def grade(sample, item):\n    while True: pass",
-        "timeout_s": 10,  # the service's own deadline is shorter
+        "timeout_s": 1.5,
     }
     with ThreadPoolExecutor(3) as threads:
         burning = [threads.submit(client.run_grader, bomb, {"n": n}, "x") for n in range(3)]
