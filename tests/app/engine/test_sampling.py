@@ -144,7 +144,11 @@ def test_a_rows_draws_depend_on_its_seed_and_its_count_alone() -> None:
     assert draws(logits[0], warm, 50) != draws(logits[0], Sampling(temperature=1, seed=12), 50)
 
 
-@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=20, unique=True))
+# Different, and not by less than the coldest temperature can tell apart.
+LOGITS = st.floats(-1e4, 1e4, width=32).filter(lambda value: value == 0 or abs(value) > 1e-20)
+
+
+@given(st.lists(LOGITS, min_size=2, max_size=20, unique=True))
 def test_greedy_and_the_coldest_draws_take_the_best(values: list[float]) -> None:
     logits = mx.array([values])
     best = int(np.argmax(np.array(values, np.float32)))
@@ -176,8 +180,11 @@ def test_half_precision_logits_are_drawn_from_in_full() -> None:
         {"seed": -1},
         {"max_tokens": 0},
         {"stop": ("a", "")},
+        {"top_p": float("nan")},
+        {"logprobs": -1},
+        {"logprobs": 21},
     ],
 )
 def test_what_cannot_be_decoded_with_is_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"temperature|stop"):
+    with pytest.raises(ValueError, match=r"temperature|stop|top_p|logprobs"):
         Sampling(**bad)  # type: ignore[arg-type]
