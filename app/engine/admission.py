@@ -25,6 +25,9 @@ from app.engine.work import Pending
 log = logging.getLogger("nightowl.engine")
 # Prompts that are read together: the longest at most twice the shortest, give or take a little.
 _ALIKE_FACTOR, _ALIKE_TOKENS = 2, 64
+# A step streams all weights once for every lane that has rows: a second lane pays only when the
+# first has so many.
+_FULL = 16
 # Groups that take turns on one lane: a new one waits for at most so many chunks.
 _GROUPS = 4
 
@@ -77,6 +80,11 @@ class Admission:
     def rows(self) -> list[Stream]:
         """Rows whose prompts are being read."""
         return [row for joins in self._joins for join in joins for row in join.rows]
+
+    @property
+    def lanes(self) -> int:
+        """Lanes on which prompts are being read."""
+        return sum(bool(joins) for joins in self._joins)
 
     def start(self, waiting: deque[Stream]) -> None:
         """Take rows from the queue onto the lanes.
@@ -155,13 +163,10 @@ class Admission:
         open_ = [g for g in groups if len(g.rows) < self._rows and _alike(g.rows, stream)]
         own = [g for g in open_ if g.mixed == alone and (alone or g.expert == stream.expert)]
         held = self._held(groups)
-        begun = [len(joins) for joins in self._joins]
-        for group in groups:
-            begun[group.lane] += 1
         fresh = [
             _Group(lane, stream.expert, alone, [])
-            for lane in sorted(range(len(held)), key=held.__getitem__)
-            if begun[lane] < _GROUPS
+            for lane in self._order(groups, held)
+            if len(self._joins[lane]) + sum(g.lane == lane for g in groups) < _GROUPS
         ]
         # Rather with its like, then in a group of its own, then with any.
         for group in [*own, *fresh, *open_]:
@@ -169,6 +174,17 @@ class Admission:
             if after * self._token_bytes <= self._lane_bytes or not held[group.lane]:
                 return group
         return None
+
+    def _order(self, groups: Sequence[_Group], held: Sequence[int]) -> list[int]:
+        """Lanes as the next group prefers them: one that is worth filling up, then the emptiest."""
+        rows = [
+            len(lane.rows) + sum(len(join.rows) for join in joins)
+            for lane, joins in zip(self._lanes, self._joins, strict=True)
+        ]
+        for group in groups:
+            rows[group.lane] += len(group.rows)
+        lanes = range(len(self._lanes))
+        return sorted(lanes, key=lambda lane: (not 0 < rows[lane] < _FULL, held[lane]))
 
     def _held(self, groups: Sequence[_Group]) -> list[int]:
         """Tokens of each lane whose keys and values are held, or may come to be."""

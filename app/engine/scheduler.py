@@ -101,8 +101,8 @@ class Engine:
     ) -> tuple[int, ...]:
         """Tokens of a chat up to where the answer begins; ``ValueError`` if the template
         objects."""
-        shown = self.tool_form.messages(messages, tools)
         try:
+            shown = self.tool_form.messages(messages, tools)
             ids = self._base.tokenizer.apply_chat_template(
                 shown, tools=list(tools) if tools else None, add_generation_prompt=True
             )

@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -259,7 +260,8 @@ class Worker:
         running = any(lane.rows for lane in self._lanes)
         if self._admission.rows and (self._prompts_turn or not running):
             self._prompts_turn = False
-            done = self._admission.step()
+            with self._all_cores(self._admission.lanes):
+                done = self._admission.step()
             self._tokens += sum(len(row.text.tokens) for row in done)
             self._settle(done)
         elif running:
@@ -281,17 +283,14 @@ class Worker:
 
     def _decode(self) -> None:
         running = [stream for lane in self._lanes for stream in lane.rows]
-        platform.set_blas_threads(self._threads_per_lane())
         try:
-            pending = [array for lane in self._lanes for array in lane.step()]
-            mx.eval(pending)
+            with self._all_cores(sum(bool(lane.rows) for lane in self._lanes)):
+                pending = [array for lane in self._lanes for array in lane.step()]
+                mx.eval(pending)
             self._tokens += sum(lane.collect() for lane in self._lanes)
             self._failures = 0
         except Exception as error:
             self._give_up(error)
-        finally:  # of the whole process: rollouts are bit for bit the same on one thread per lane
-            if not self._cut_off:  # else another engine thread may be in the middle of a step
-                platform.set_blas_threads(1)
         self._settle(running)
 
     def _give_up(self, error: Exception) -> None:
@@ -303,10 +302,15 @@ class Worker:
         for lane in self._lanes:
             lane.fail(f"the answer could not be generated: {error}")
 
-    def _threads_per_lane(self) -> int:
-        """A lone lane gets all cores for its matmuls."""
-        busy = sum(bool(lane.rows) for lane in self._lanes)
-        return max(1, len(self._lanes) // max(1, busy))
+    @contextmanager
+    def _all_cores(self, busy: int) -> Iterator[None]:
+        """A lone lane gets all cores for its matmuls, of ``busy`` ones each its share."""
+        platform.set_blas_threads(max(1, len(self._lanes) // max(1, busy)))
+        try:
+            yield
+        finally:  # of the whole process: rollouts are bit for bit the same on one thread per lane
+            if not self._cut_off:  # else another engine thread may be in the middle of a step
+                platform.set_blas_threads(1)
 
     def _settle(self, streams: Sequence[Any]) -> None:
         """Give back the slots of rows that are over."""

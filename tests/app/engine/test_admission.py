@@ -114,6 +114,37 @@ def test_a_short_prompt_does_not_wait_for_the_end_of_long_ones(
     assert over[0] == 9
 
 
+def test_a_second_lane_begins_once_the_first_has_enough_rows(
+    own: Engine, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "_FULL", 5)
+    used: list[tuple[int, ...]] = []
+    settle = own._worker._settle
+
+    def settled(streams: Any) -> None:
+        used.append(tuple(len(lane.rows) for lane in own._worker._lanes))
+        settle(streams)
+
+    own._worker._settle = settled  # type: ignore[method-assign]
+    submitted(own, library, [9, 11, 10, 12])
+    assert all(min(rows) == 0 for rows in used)
+    submitted(own, library, [9, 11, 10, 12, 9, 10, 30, 180, 9])
+    assert any(min(rows) > 0 for rows in used)
+
+
+def test_rows_of_one_expert_are_read_together_and_lone_ones_with_each_other(
+    own: Engine, library: Library, watch: Watch
+) -> None:
+    experts = ["a", "b", None, "a", "c", "a", None]
+    prompts = rigs.prompts_of([20, 21, 22, 23, 24, 25, 26])
+    expected = [answers(own, [p], e)[0] for p, e in zip(prompts, experts, strict=True)]
+    watch.joins.clear()
+    with library.hold(own):
+        streams = [own.submit(p, GREEDY, e) for p, e in zip(prompts, experts, strict=True)]
+    assert [stream.result() for stream in streams] == expected
+    assert sorted(join for join in watch.joins if join != [2]) == [[20, 23, 25], [21, 24], [22, 26]]
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_rows_wait_while_those_in_flight_fill_the_budget_of_bytes(
     rows: int, folder_of: Families, library: Library, watch: Watch
@@ -206,6 +237,7 @@ def test_an_evaluation_that_fails_fails_only_the_lane_it_is_of(
             raise RuntimeError("no memory")
 
     monkeypatch.setattr(admission, "mx", SimpleNamespace(eval=evaluate))
+    monkeypatch.setattr(admission, "_FULL", 1)
     pair: list[Any] = [Fake(mx.ones(3)), Fake(broken)]
 
     class Slots:
