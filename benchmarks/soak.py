@@ -188,7 +188,8 @@ def run(
     for thread in threads:
         thread.join()
     night, health = client.job(job), client.health()
-    client.cancel_job(job)
+    if night.status in {"queued", "running"}:
+        client.cancel_job(job)
     tally, counts = traffic.tally, traffic.tally.counts
     return {
         "minutes": size.minutes,
