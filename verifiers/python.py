@@ -6,17 +6,18 @@ and `arguments`), `item` the episode's item. A score of `pass_threshold` or more
 may define `reference(item)`, which returns a completion that passes, or None.
 
 What the function raises, and anything but a number in [0, 1], is the configuration's error: it says
-nothing about the completion. So does a grade that overruns its time. What the sandbox covers, and
-what it lacks, is written in `verifiers.sandbox`.
+nothing about the completion. So does a grade that overruns its time. Of what the source says when
+it raises, one short line is shown, without control characters: completions and items may be in it.
+What the sandbox covers, and what it lacks, is written in `verifiers.sandbox`.
 """
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from verifiers import sandbox
 from verifiers.base import (
@@ -40,6 +41,23 @@ from verifiers.values import is_unicode, json_problem
 MAX_SOURCE_CHARS = 65_536
 
 
+def _honoured(timeout_s: float) -> float:
+    if timeout_s > sandbox.MAX_TIMEOUT_S:
+        raise ValueError(
+            f"is at most {sandbox.MAX_TIMEOUT_S:g}, because every grade is ended after 2 s:"
+            " lower it, and have the code or its tests do less"
+        )
+    return timeout_s
+
+
+Timeout = Annotated[
+    float,
+    Field(ge=0.1, json_schema_extra={"maximum": sandbox.MAX_TIMEOUT_S}),
+    AfterValidator(_honoured),
+]
+"""Seconds for a grade that a pool with its usual deadline can honour."""
+
+
 class PythonConfig(GraderConfig):
     """Configuration of `python`."""
 
@@ -49,9 +67,7 @@ class PythonConfig(GraderConfig):
         description="Python that defines grade(sample, item), which returns a score in [0, 1].",
     )
     pass_threshold: float = Field(default=1.0, gt=0, le=1, description="The least passing score.")
-    timeout_s: float = Field(
-        default=1.0, ge=0.1, le=10, description="Seconds for a grade; the service has a limit, too."
-    )
+    timeout_s: Timeout = Field(default=1.0, description="Seconds for a grade.")
 
     @field_validator("source")
     @classmethod

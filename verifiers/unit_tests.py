@@ -6,23 +6,39 @@ is compared (as JSON, tuples being lists), so that no code can pass by what it s
 object that calls itself equal to everything passes the first kind of test. The tests of the item,
 or of the configuration, run one after the other in one interpreter, after the code and `setup`.
 
+Tests are to mean what they say: code that gives builtins which setup or tests use another meaning,
+or could do so with their names later (`global`, `exec`), fails. So code under test cannot bear the
+name of a builtin. What setup defines stands in the same namespace as the code, and objects can be
+changed by whoever has them.
+
 Score = `runs_weight` * runs + (1 - `runs_weight`) * tests, where runs is 1 for code that runs at
-all and tests is the share of tests passed. It passes when all tests do. Code that raises fails, and
-so does code of which `setup` raises.
+all and tests is the share of tests passed. It passes when all tests do. Code that raises fails.
+
+Setup and tests can be wrong themselves, which is errored as `config` or `item`, after where they
+come from, and not the code's fault. What they raise is theirs when it was raised in their own
+lines, and
+* an import there found nothing, or is of what the sandbox lacks, or they are no Python for it;
+* setup raises without any code, too, and not for want of a name;
+* a name is missing there, which the code could have been asked to define. If `reference` says where
+  right code is, and that passes, the name is the code's to define. If right code fails, too, the
+  tests are wrong. Without a reference, code that defines none of the names that setup and tests
+  want does not do what was asked; where it defines others of them, the name is taken for a mistake
+  in the tests.
 
 Code that overruns its time is errored as `timeout`, code that needs what the sandbox lacks as
-`sandbox`: neither has been judged. `unjudged: failed` counts both as failures, which keeps a model
-from learning that an endless loop costs less than a wrong answer. What the sandbox covers, and what
-it lacks, is written in `verifiers.sandbox`.
+`sandbox`, code that lacks a name without a reference as above: none has been judged.
+`unjudged: failed` counts all three as failures, which keeps a model from learning that an endless
+loop costs less than a wrong answer. What the sandbox covers, and what it lacks, is written in
+`verifiers.sandbox`, how code is found in a text in `verifiers.blocks`.
 """
 
 from __future__ import annotations
 
-import ast
+import builtins
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from verifiers import sandbox
 from verifiers.base import (
@@ -41,28 +57,15 @@ from verifiers.base import (
     grade_with,
     passing,
 )
-from verifiers.mistakes import first_mistake
-from verifiers.python import MAX_SOURCE_CHARS, parse
+from verifiers.blocks import code_of
+from verifiers.names import bound_later, names_of
+from verifiers.python import Timeout, parse
+from verifiers.suites import Call, Snippet, Suite, Tests, check_tests, read_tests
 from verifiers.templates import item_value, parse_path
-from verifiers.values import MAX_DEPTH, Normalise, canonical, is_unicode, json_problem
+from verifiers.values import Normalise, canonical, is_unicode, json_problem
 
-MAX_TESTS = 100
-_FENCE = "```"
 _EXACTLY = Normalise(casefold=False, strip=False, numbers=False)
-Snippet = Annotated[str, Field(max_length=MAX_SOURCE_CHARS)]
-
-
-class Call(BaseModel):
-    """A test that compares a value."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    call: Snippet = Field(description="An expression that uses the code.")
-    equals: Any = Field(description="The JSON value that it should have.")
-
-
-Tests = Annotated[list[Snippet | Call], Field(min_length=1, max_length=MAX_TESTS)]
-_TESTS: TypeAdapter[list[str | Call]] = TypeAdapter(Tests)
+_NAMED = {"config": "the configuration's setup or tests", "item": "the item's tests"}
 
 
 class UnitTestsConfig(GraderConfig):
@@ -75,24 +78,24 @@ class UnitTestsConfig(GraderConfig):
     setup: Snippet = Field(default="", description="Code that runs before the tests, for them.")
     code: Literal["fenced", "whole"] = Field(
         default="fenced",
-        description="The code is the first block fenced by ```, if there is one, or all the text.",
+        description="The code is that of the blocks fenced by ``` or ~~~ (those of Python before"
+        " others; several are joined), all the text where there is none; or always all the text.",
     )
     reference: str | None = Field(default=None, description="Path of right code in the item.")
     runs_weight: float = Field(default=0.1, ge=0, lt=1)
     unjudged: Literal["errored", "failed"] = Field(
         default="errored",
-        description="What code is that overruns its time or needs what the sandbox lacks.",
+        description="What code is that overruns its time, or needs what the sandbox lacks, or"
+        " lacks a name of which nothing says who should have defined it.",
     )
-    timeout_s: float = Field(
-        default=1.0, ge=0.1, le=10, description="Seconds for all; the service has a limit, too."
-    )
+    timeout_s: Timeout = Field(default=1.0, description="Seconds for code, setup and all tests.")
 
     @field_validator("tests")
     @classmethod
     def _are_tests(cls, tests: str | list[str | Call]) -> str | list[str | Call]:
         if isinstance(tests, str):
             return ".".join(parse_path(tests))
-        _check(tests)
+        check_tests(tests)
         return tests
 
     @field_validator("setup")
@@ -107,6 +110,18 @@ class UnitTestsConfig(GraderConfig):
         return None if text is None else ".".join(parse_path(text))
 
 
+class _Unclear(Exception):
+    """A name is missing, and it is not known whether the code should have defined it."""
+
+    def __init__(self, whose: ErrorKind, name: str) -> None:
+        super().__init__(name)
+        self.whose = whose
+
+
+class _SetupRaised(Exception):
+    """Setup raised after the code, for a reason that may be the code or not."""
+
+
 @dataclass(frozen=True)
 class UnitTests:
     """Runs code and tests in a fresh interpreter."""
@@ -119,40 +134,38 @@ class UnitTests:
 
     def reference(self, item: dict[str, Any]) -> str | None:
         """Return the item's right code, where the configuration says where it is."""
-        if self.config.reference is None:
-            return None
         try:
-            text = item_value(checked_item(item), tuple(self.config.reference.split(".")))
+            text = self._right_code(checked_item(item))
         except ItemError:
-            return None  # An item without an answer may still have tests.
-        return passing(self, text, item) if isinstance(text, str) else None
+            return None
+        return None if text is None else passing(self, text, item)
 
     def describe(self) -> dict[str, Any]:
         """Return the configuration with its defaults."""
         return self.config.model_dump(mode="json")
 
-    def _expect(self, item: dict[str, Any]) -> list[str | Call]:
-        place = self.config.tests
-        if not isinstance(place, str):
-            return place
-        value = item_value(item, tuple(place.split(".")))
+    def _right_code(self, item: dict[str, Any]) -> str | None:
+        if self.config.reference is None:
+            return None
         try:
-            tests = _TESTS.validate_python(value)
-            _check(tests)
-        except ValidationError as error:
-            inside, message = first_mistake(error, value)
-            path = f"{place}.{inside}" if inside else place
-            raise ItemError(f"the item's field '{path}': {message}") from error
-        except ValueError as error:
-            raise ItemError(f"the item's field '{place}': {error}") from error
-        return tests
+            text = item_value(item, tuple(self.config.reference.split(".")))
+        except ItemError:
+            return None  # An item without an answer may still have tests.
+        return text if isinstance(text, str) else None
 
-    def _compare(self, sample: Sample, tests: list[str | Call]) -> Outcome:
-        code = code_of(sample.output_text) if self.config.code == "fenced" else sample.output_text
+    def _expect(self, item: dict[str, Any]) -> Suite:
+        place = self.config.tests
+        right_code = self._right_code(item)
+        if not isinstance(place, str):
+            return Suite(tuple(place), "config", right_code)
+        return Suite(read_tests(item, place), "item", right_code)
+
+    def _compare(self, sample: Sample, suite: Suite) -> Outcome:
+        code = self._code(sample.output_text)
         if not is_unicode(code):
             raise OutputError
         try:
-            return self._run(code, tests)
+            return self._judged(code, suite)
         except sandbox.Overran:
             return self._unjudged(
                 "timeout", f"the code ran longer than {self.config.timeout_s:g} s"
@@ -162,18 +175,86 @@ class UnitTests:
         except sandbox.Died as error:
             raise Broken("sandbox", "the sandbox died of the code") from error
 
-    def _run(self, code: str, tests: list[str | Call]) -> Outcome:
+    def _code(self, text: str) -> str:
+        return code_of(text) if self.config.code == "fenced" else text
+
+    def _judged(self, code: str, suite: Suite) -> Outcome:
+        try:
+            return self._run(code, suite)
+        except _SetupRaised:
+            self._check_setup()
+            return self._no_test_passed()
+        except _Unclear as unclear:
+            about = f"nothing defines '{unclear}', which {_NAMED[unclear.whose]} use"
+            if suite.right_code is None:
+                return self._unjudged(
+                    unclear.whose, f"{about}; a `reference` would show whose it is"
+                )
+            if not self._is_right(suite.right_code, suite):
+                raise Broken(unclear.whose, f"{about}; the reference fails, too") from unclear
+        try:
+            return self._run(code, suite, lenient=True)
+        except _SetupRaised:
+            return self._no_test_passed()
+
+    def _is_right(self, text: str, suite: Suite) -> bool:
+        try:
+            return self._run(self._code(text), suite, lenient=True).passed
+        except (sandbox.NotCovered, _SetupRaised):
+            return False
+
+    def _no_test_passed(self) -> Outcome:
+        return _outcome(self.config.runs_weight, 1.0, 0.0)
+
+    def _check_setup(self) -> None:
+        """Run setup without any code; raises Broken for what it raises then, but for a name."""
+        with sandbox.session(self.config.timeout_s) as session:
+            try:
+                session.run(self.config.setup)
+            except sandbox.Raised as error:
+                if error.missing is None:
+                    raise Broken("config", f"setup raises by itself: {error}") from error
+
+    def _run(self, code: str, suite: Suite, lenient: bool = False) -> Outcome:
+        """Run code and tests. `lenient`: setup and tests are right, so missing names are missed.
+
+        Raises Broken, _Unclear, _SetupRaised, and what of the sandbox does not judge the code.
+        """
+        names = names_of((self.config.setup, *suite.codes()))
+        known = sandbox.known_builtins() if names.used else {}
+        theirs = {name: known[name] for name in names.used if name in known}
         with sandbox.session(self.config.timeout_s) as session:
             try:
                 session.run(code)
             except sandbox.Raised:
                 return _outcome(0.0, 0.0, 0.0)
+            if _may_bind(code, names.bound | theirs.keys()) or not _genuine(session, theirs):
+                return self._no_test_passed()
+            wanted = frozenset() if lenient else names.used - theirs.keys()
+            passed = self._passed(session, suite, wanted)
+            if "eval" in code and not _genuine(session, theirs):
+                return self._no_test_passed()
+        return _outcome(self.config.runs_weight, 1.0, sum(passed) / len(passed))
+
+    def _passed(self, session: sandbox.Session, suite: Suite, wanted: frozenset[str]) -> list[bool]:
+        """Which tests pass, after setup; raises Broken for what is wrong with these."""
+        origins: dict[int, ErrorKind] = {}
+        if self.config.setup:
+            origins[len(session.codes)] = "config"
             try:
                 session.run(self.config.setup)
-            except sandbox.Raised:  # it may need a name that the code does not define
-                return _outcome(self.config.runs_weight, 1.0, 0.0)
-            passed = [_passes(session, test) for test in tests]
-        return _outcome(self.config.runs_weight, 1.0, sum(passed) / len(passed))
+            except (sandbox.Raised, sandbox.NotCovered) as error:
+                _blame(error, origins, session, wanted)
+                raise _SetupRaised from error
+        passed = []
+        for test in suite.tests:
+            origins[len(session.codes)] = suite.origin
+            try:
+                passed.append(_holds(session, test))
+            except (sandbox.Raised, sandbox.NotCovered) as error:
+                _blame(error, origins, session, wanted)
+                passed.append(False)
+        return passed
 
     def _unjudged(self, kind: ErrorKind, message: str) -> Outcome:
         if self.config.unjudged == "failed":
@@ -181,13 +262,55 @@ class UnitTests:
         raise Broken(kind, message)
 
 
-def code_of(text: str) -> str:
-    """Return the first fenced block of a text, all of it where there is none."""
-    _, fence, rest = text.partition(_FENCE)
-    if not fence:
-        return text
-    _, _, block = rest.partition("\n")  # after the name of the language
-    return block.partition(_FENCE)[0]
+def _blame(
+    error: sandbox.Raised | sandbox.NotCovered,
+    origins: dict[int, ErrorKind],
+    session: sandbox.Session,
+    wanted: frozenset[str],
+) -> None:
+    """Return when the code is to blame; raises Broken, _Unclear, or NotCovered where it is not."""
+    whose = None if error.place is None else origins.get(error.place)
+    if isinstance(error, sandbox.NotCovered):
+        if whose is None:
+            raise error
+        raise Broken(whose, f"the sandbox does not have {error}, which {_NAMED[whose]} use")
+    if whose is None:
+        return
+    if isinstance(error, sandbox.NoModule | sandbox.NoPython):
+        raise Broken(whose, f"{_NAMED[whose]} cannot run: {error}")
+    missing = error.missing
+    if missing is None or missing not in wanted:
+        return
+    if hasattr(builtins, missing):
+        raise Broken(whose, f"the sandbox does not have {missing}, which {_NAMED[whose]} use")
+    if any(_defined(session, name) for name in wanted - {missing}):
+        raise _Unclear(whose, missing)
+
+
+def _defined(session: sandbox.Session, name: str) -> bool:
+    try:
+        session.run(name)
+    except sandbox.Raised:
+        return False
+    return True
+
+
+def _may_bind(code: str, names: frozenset[str]) -> bool:
+    """Whether the functions of the code may bind some of the names when they are called."""
+    later = bound_later(code)
+    return bool(names) if later is None else not later.isdisjoint(names)
+
+
+def _genuine(session: sandbox.Session, known: dict[str, Any]) -> bool:
+    """Whether builtins have the meaning that they have in a fresh interpreter."""
+    if not known:
+        return True
+    try:
+        seen = session.value(f"[{', '.join(known)}]")
+    except sandbox.Raised:
+        return False
+    pairs = zip(seen, known.values(), strict=True)
+    return all(type(one) is type(other) and one == other for one, other in pairs)
 
 
 def _outcome(weight: float, runs: float, share: float) -> Outcome:
@@ -195,45 +318,30 @@ def _outcome(weight: float, runs: float, share: float) -> Outcome:
     return Outcome(share == 1, score, {"runs": runs, "tests": share})
 
 
-def _passes(session: sandbox.Session, test: str | Call) -> bool:
-    try:
-        if isinstance(test, str):
-            session.run(test)
-            return True
-        value = _plain(session.value(test.call))
-    except (sandbox.Raised, _NotPlain):
+def _holds(session: sandbox.Session, test: str | Call) -> bool:
+    if isinstance(test, str):
+        session.run(test)
+        return True
+    return _same(session.value(test.call), test.equals)
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Whether a value is a JSON value, tuples being lists.
+
+    The steps are bounded by what is wanted: of a value from the sandbox, whose lists may hold each
+    other many times over, no more is looked at.
+    """
+    if isinstance(wanted, list):
+        if not isinstance(value, list | tuple) or len(value) != len(wanted):
+            return False
+        return all(map(_same, value, wanted))
+    if isinstance(wanted, dict):
+        if not isinstance(value, dict) or value.keys() != wanted.keys():
+            return False
+        return all(_same(value[key], one) for key, one in wanted.items())
+    if isinstance(value, list | dict) or json_problem(value) is not None:
         return False
-    if json_problem(value) is not None:
-        return False
-    return canonical(value, _EXACTLY) == canonical(test.equals, _EXACTLY)
-
-
-class _NotPlain(Exception):
-    """A value is nested too deep to be JSON."""
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """The value with lists for tuples."""
-    if depth > MAX_DEPTH:
-        raise _NotPlain
-    if isinstance(value, list | tuple):
-        return [_plain(one, depth + 1) for one in value]
-    if isinstance(value, dict):
-        return {key: _plain(one, depth + 1) for key, one in value.items()}
-    return value
-
-
-def _check(tests: list[str | Call]) -> None:
-    """Raise ValueError for a test that is no Python, or compares with what is no JSON."""
-    for number, test in enumerate(tests):
-        try:
-            body = parse(test if isinstance(test, str) else test.call).body
-        except ValueError as error:
-            raise ValueError(f"test {number} {error}") from error
-        if isinstance(test, Call) and not (len(body) == 1 and isinstance(body[0], ast.Expr)):
-            raise ValueError(f"test {number}: call is not one expression")
-        if isinstance(test, Call) and (problem := json_problem(test.equals)) is not None:
-            raise ValueError(f"test {number}: equals {problem}")
+    return canonical(value, _EXACTLY) == canonical(wanted, _EXACTLY)
 
 
 def _make(config: UnitTestsConfig, _build: BuildNested) -> Grader:

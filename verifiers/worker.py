@@ -7,6 +7,8 @@ always knows which one it is busy with.
 from __future__ import annotations
 
 import json
+import math
+import os
 import resource
 import socket
 import sys
@@ -15,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from verifiers import sandbox
 from verifiers.base import Grader, GraderConfigError, Sample, ToolCall, errored_grade
 from verifiers.frames import HASH_LENGTH, Frame, Kind, Reader, encode
 from verifiers.registry import build
@@ -22,9 +25,13 @@ from verifiers.registry import build
 MAX_BUILT = 32
 """So many graders are kept built."""
 
+OWN_SHARE = 0.9
+"""After this share of its deadline, code in a sandbox is ended from inside: the grader can then do
+as it was configured to, and a grader of several that run code, too."""
 
-def serve(link: socket.socket) -> None:
-    """Answer what comes until the other end closes."""
+
+def serve(link: socket.socket, deadline_s: float = math.inf) -> None:
+    """Answer what comes until the other end closes; each within `deadline_s`, or be killed."""
     reader = Reader()
     desk = Desk()
     with suppress(ConnectionError):  # the other end has gone
@@ -33,7 +40,9 @@ def serve(link: socket.socket) -> None:
                 if frame.kind is Kind.GRADER:
                     desk.use(frame.body)
                 else:
-                    link.sendall(encode(Kind.ANSWER, frame.number, desk.answer(frame)))
+                    with sandbox.ending(OWN_SHARE * deadline_s):
+                        answer = desk.answer(frame)
+                    link.sendall(encode(Kind.ANSWER, frame.number, answer))
 
 
 class Desk:
@@ -69,6 +78,18 @@ class Desk:
             if len(self._built) > MAX_BUILT:
                 self._built.popitem(last=False)
         return grader
+
+
+def silence() -> None:
+    """Have nothing but Python's own errors reach the terminal of the service.
+
+    The interpreters of sandboxes report on standard error, once for each code that takes too much
+    memory, and so may libraries; models can write a great many of such.
+    """
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 def limit(memory_bytes: int) -> None:

@@ -11,12 +11,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import psutil
+
 import verifiers.pool
-from verifiers import Grade, GraderPool, Sample
+from verifiers import Grade, GraderPool, Sample, sandbox
 from verifiers.base import Family, GraderConfig, Outcome, checked_item, grade_with
 from verifiers.registry import FAMILIES
 
 MISBEHAVE = {"type": "misbehave"}
+FOREVER = 1000.0
+LONG = 60.0
 
 
 class MisbehaveConfig(GraderConfig):
@@ -61,6 +65,11 @@ def act(text: str) -> Outcome:  # noqa: C901, PLR0912
             os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
             while True:
                 pass
+        case "compute":
+            with sandbox.session(FOREVER) as session:
+                session.run("while True: pass")
+        case "write":
+            os.write(2, rest.encode())
         case "pid":
             return Outcome(False, os.getpid() / 2**32)
         case "babble":
@@ -99,3 +108,27 @@ def pool(**arguments: Any) -> Iterator[GraderPool]:
         verifiers.pool._BOOT = boot
         FAMILIES.clear()
         FAMILIES.update(known)
+
+
+def says(text: str) -> Sample:
+    return Sample(output_text=text)
+
+
+def many(pool: GraderPool, texts: list[str]) -> list[Grade]:
+    return pool.grade_many(MISBEHAVE, [(says(text), {}) for text in texts])
+
+
+def timeless(grade: Grade) -> Grade:
+    return grade.model_copy(update={"seconds": 0.0})
+
+
+def processes(pool: GraderPool) -> list[psutil.Process]:
+    """The supervisor, and everything below it."""
+    supervisor = psutil.Process(pool._supervisor._process.pid)
+    return [supervisor, *supervisor.children(recursive=True)]
+
+
+def gone(ended: list[psutil.Process]) -> bool:
+    """Wait until the processes have ended; those that nobody collected yet have, too."""
+    _, alive = psutil.wait_procs(ended, timeout=LONG)
+    return all(one.status() == psutil.STATUS_ZOMBIE for one in alive)

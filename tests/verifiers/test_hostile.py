@@ -19,7 +19,7 @@ DEADLINE_S = 60.0  # of which a machine under load may take a good part
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[GraderPool]:
+def pool(patient: None) -> Iterator[GraderPool]:
     """The pool that has to take it all."""
     with GraderPool(deadline_s=DEADLINE_S) as made:
         assert made.grade({"type": "string_check"}, Sample(output_text="a"), {"answer": "a"}).passed

@@ -7,14 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.verifiers.strategies import HOSTILE_TEXT, OBJECTS
-from verifiers import Grade, GraderConfigError, Sample, Status, ToolCall, build
+from verifiers import Grade, GraderConfigError, Sample, Status, ToolCall, build, sandbox
 from verifiers.base import BEST_FAILED_SCORE
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+TIMEOUT_S = 30.0
 
 
 def returning(expression: str, **fields: Any) -> dict[str, Any]:
     """A configuration of which `grade` returns the value of an expression."""
     source = f"def grade(sample, item):\n    return {expression}\n"
-    return {"type": "python", "source": source, "timeout_s": 10, **fields}
+    return {"type": "python", "source": source, "timeout_s": TIMEOUT_S, **fields}
 
 
 def graded(expression: str, text: str = "", item: Any = None, **fields: Any) -> Grade:
@@ -86,7 +90,7 @@ def test_code_around_the_function_that_raises_is_the_configurations_error() -> N
 def test_overrunning_is_a_timeout_and_no_memory_the_sandbox_s_error() -> None:
     late = graded("sum(range(10 ** 12))", timeout_s=0.1)
     assert (late.score, late.error_kind) == (None, "timeout")
-    big = graded("[0] * 10 ** 9", timeout_s=10)
+    big = graded("[0] * 10 ** 9", timeout_s=TIMEOUT_S)
     assert (big.score, big.error_kind) == (None, "sandbox")
 
 
@@ -170,7 +174,7 @@ def test_a_reference_is_what_the_source_says_if_it_passes(reference: str, text: 
         f"def reference(item):\n    {reference}\n"
     )
     grader = build(
-        {"type": "python", "source": source, "timeout_s": 1 if "while" in source else 10}
+        {"type": "python", "source": source, "timeout_s": 1 if "while" in source else TIMEOUT_S}
     )
     assert grader.reference({"answer": "yes"}) == text
     assert grader.reference({"answer": float("nan")}) is None
@@ -178,3 +182,20 @@ def test_a_reference_is_what_the_source_says_if_it_passes(reference: str, text: 
 
 def test_without_a_function_for_it_there_is_no_reference() -> None:
     assert build(returning("1.0")).reference({}) is None
+
+
+@given(st.text())
+def test_of_what_it_raises_one_short_line_is_shown(text: str) -> None:
+    for long in (text, text * 50 + "\x1b[2J\n" * 50):
+        error = graded("int(item['text'])", item={"text": f"x{long}"}).error
+        assert error is not None and error.startswith("the source raised ValueError")
+        assert len(error) < 250 and error.isprintable()
+
+
+def test_more_time_than_the_service_has_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sandbox, "MAX_TIMEOUT_S", 1.5)
+    with pytest.raises(GraderConfigError, match=r"is at most 1\.5, because .* lower it") as caught:
+        build(returning("1.0", timeout_s=2.0))
+    assert caught.value.path == "timeout_s"

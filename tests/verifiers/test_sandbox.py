@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.verifiers.strategies import JSON
 from verifiers import sandbox
-from verifiers.sandbox import NotCovered, OutOfMemory, Overran, Raised
+from verifiers.sandbox import NoModule, NoPython, NotCovered, OutOfMemory, Overran, Raised
 
 TIMEOUT_S = 30.0
 SHORT_S = 0.2
@@ -254,3 +254,62 @@ def _kill_interpreters() -> None:
         if child.name() == "monty":
             child.kill()
             child.wait()
+
+
+@pytest.mark.parametrize(
+    ("codes", "kind", "place", "missing"),
+    [
+        (("import heapq",), NotCovered, 0, None),
+        (("x = 1", "if x:\n    from numpy import (\n        array)"), NoModule, 1, "numpy"),
+        (("def f(): import numpy", "f()"), NoModule, 0, "numpy"),
+        (("raise ModuleNotFoundError(\"No module named 'heapq'\")",), Raised, 0, None),
+        (("x = ModuleNotFoundError(\"No module named 'heapq'\")", "raise x"), Raised, 1, None),
+        (("def f(): return g", "f()"), Raised, 0, "g"),
+        (("def f(): return g", "f(x)"), Raised, 1, "x"),
+        (("raise NameError(\"name 'g' is not defined\")",), Raised, 0, None),
+        (("x = 1", "def ("), NoPython, 1, None),
+        (("x = 1", "-" * 6000 + "1"), NoPython, 1, None),
+        (("x = 1", "raise SyntaxError('no')"), Raised, 1, None),
+        (("def f(): exec('(')", "f()"), Raised, 0, None),
+    ],
+)
+def test_an_error_says_in_which_code_it_was_raised_and_what_was_missing(
+    codes: tuple[str, ...], kind: type[Exception], place: int, missing: str | None
+) -> None:
+    with pytest.raises((Raised, NotCovered)) as caught:
+        value_of("0", *codes)
+    assert (type(caught.value), caught.value.place) == (kind, place)
+    assert getattr(caught.value, "missing", None) == missing
+
+
+def test_sessions_end_within_what_is_left_for_all_of_them() -> None:
+    with sandbox.ending(1.0):
+        for _ in range(2):
+            with pytest.raises(Overran):
+                value_of("0", "while True: pass")
+    assert value_of("1") == 1
+
+
+def test_code_that_comes_late_is_ended_with_its_session_not_after_its_own_time() -> None:
+    with pytest.raises(Overran), sandbox.session(TIMEOUT_S) as session:
+        pid = session._session.worker_pid
+        assert pid is not None
+        session.run("x = 1")
+        session._end -= TIMEOUT_S - 1.5  # as if other code had taken the rest
+        session.run("while True: pass")
+    assert not psutil.pid_exists(pid)  # it was killed from outside: its own limit comes later
+
+
+def test_builtins_are_known_and_look_the_same_in_every_session() -> None:
+    known = sandbox.known_builtins()
+    assert {"len", "int", "ValueError", "sorted"} <= known.keys()
+    assert "globals" not in known
+    assert value_of("[len, int, sorted]") == [known["len"], known["int"], known["sorted"]]
+
+
+@given(st.text(max_size=400))
+def test_what_is_shown_is_the_beginning_on_one_line(text: str) -> None:
+    line = sandbox.shown(text)
+    assert line.isprintable()
+    assert len(line) <= sandbox.MAX_SHOWN_CHARS + 3
+    assert all(a in (b, " ") for a, b in zip(line[: sandbox.MAX_SHOWN_CHARS], text, strict=False))

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from tests.verifiers.strategies import JSON
 from verifiers import Grade, GraderConfigError, Sample, Status, build
-from verifiers.unit_tests import code_of
 
+pytestmark = pytest.mark.usefixtures("patient")
+
+TIMEOUT_S = 30.0
 RIGHT = "def add(a, b):\n    return a + b\n"
 TESTS: list[Any] = ["assert add(1, 2) == 3", {"call": "add(2, 2)", "equals": 4}]
 
 
 def graded(text: str, tests: Any = TESTS, **fields: Any) -> Grade:
-    grader = build({"type": "unit_tests", "timeout_s": 10, **fields})
+    grader = build({"type": "unit_tests", "timeout_s": TIMEOUT_S, **fields})
     return grader.grade(Sample(output_text=text), {"tests": tests, "code": RIGHT})
 
 
@@ -111,6 +113,135 @@ def test_code_that_is_wrong_fails(code: str) -> None:
     assert (grade.status, grade.error) == (Status.FAILED, None)
 
 
+def test_a_value_whose_lists_hold_each_other_many_times_fails() -> None:
+    for pair in ("[x, x]", "{'a': x, 'b': x}", "(x, x)"):
+        web = f"def f():\n    x = []\n    for _ in range(40): x = {pair}\n    return x"
+        for equals in ([], [[], []], {"a": [], "b": {}}, 1):
+            grade = graded(web, [{"call": "f()", "equals": equals}])
+            assert grade.status is Status.FAILED
+    cycle = "def f():\n    x = []\n    x.append(x)\n    return x"
+    assert graded(cycle, [{"call": "f()", "equals": [[]]}]).status is Status.FAILED
+
+
+@pytest.mark.parametrize("value", ["10 ** 100_000", "[10 ** 100_000]", "'a' * 10 ** 7"])
+@pytest.mark.parametrize("equals", [1, [1], "a"])
+def test_a_value_that_is_huge_fails(value: str, equals: Any) -> None:
+    grade = graded(f"def f(): return {value}", [{"call": "f()", "equals": equals}])
+    assert grade.status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise ModuleNotFoundError(\"No module named 'heapq'\")",
+        "raise ModuleNotFoundError(\"No module named 'heapq'\"); import heapq",
+        "def add(a, b): raise ModuleNotFoundError(\"No module named 'heapq'\")",
+        "try:\n    import heapq\nexcept ImportError as e:\n    raise ModuleNotFoundError(str(e))",
+        "raise NotImplementedError('does not yet support yield')",
+        "def add(a, b): raise NameError(\"name 'add' is not defined\")",
+    ],
+)
+def test_code_that_only_claims_that_the_sandbox_lacks_something_fails(code: str) -> None:
+    assert graded(code).status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "shadow",
+    [
+        "def sorted(x): return [1, 2]",
+        "sorted = lambda x: [1, 2]",
+        "class sorted: pass",
+        "import math as sorted",
+        "for sorted in [abs]: pass",
+        "[sorted := abs for _ in range(1)]",
+        "exec('sorted = lambda x: [1, 2]')",
+        "eval('(sorted := lambda x: [1, 2])')",
+        "def f(x):\n    global sorted\n    sorted = lambda x: [1, 2]\n    return x",
+        "def f(x):\n    exec('global sorted\\nsorted = lambda x: [1, 2]')\n    return x",
+        "def f(x):\n    eval('exec')('global sorted\\nsorted = lambda x: [1, 2]')\n    return x",
+        "y = {'a': 1}\nz = f'{y[\"a\"]}'\ndef f(x):\n    global sorted\n    sorted = list",
+    ],
+)
+def test_code_that_gives_a_builtin_of_the_tests_another_meaning_fails(shadow: str) -> None:
+    tests = ["assert f([3]) is None or True", "assert sorted([2, 1]) == [1, 2]"]
+    honest = "def f(x): return x\n"
+    assert graded(honest, tests).passed
+    assert graded(f"{honest}{shadow}", tests).status is Status.FAILED
+
+
+def test_builtins_that_setup_uses_are_genuine_too_and_its_names_stay_its_own() -> None:
+    setup = "LIMIT = 1e-6\ndef close_to(a, b):\n    assert abs(a - b) < LIMIT"
+    tests = ["close_to(f(0.5), 0.5)"]
+    assert graded("def f(x): return x", tests, setup=setup).passed
+    for cheat in (
+        "def abs(x): return 0\ndef f(x): return 9",
+        "def f(x):\n    global LIMIT\n    LIMIT = 100\n    return 9",
+        "def f(x):\n    global close_to\n    close_to = print\n    return x",
+    ):
+        assert graded(cheat, tests, setup=setup).status is Status.FAILED
+
+
+def test_code_may_use_global_and_builtins_names_that_no_test_needs() -> None:
+    code = (
+        "count = 0\ndef max(a, b): return a if a > b else b\n"
+        "def f():\n    global count\n    count = max(count, 0) + 1\n    return count\n"
+        "def g(text):\n    'Not the global len.'\n    return eval(text)"
+    )
+    assert graded(code, ["assert f() == 1 and len([f()]) == 1", "assert g('1 + 2') == 3"]).passed
+
+
+BROKEN = {
+    "package": "import numpy",
+    "unknown module": "from nowhere import nothing",
+    "module that the sandbox lacks": "import heapq",
+    "in a function": "def check():\n    import numpy\ncheck()",
+    "language": "def g():\n    yield 1",
+    "no python": "break",
+    "builtin that the sandbox lacks": "globals()",
+    "name": "undefined()",
+    "name in a function": "def check(x):\n    assert x == undefined\ncheck(add(1, 2))",
+    "too deep": "x = " + "-" * 250 + "1",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_wrong_with_setup_or_tests_is_not_the_codes_fault(broken: str) -> None:
+    for code in (RIGHT, RIGHT.replace("+", "-")):
+        of_setup = graded(code, setup=broken)
+        of_item = graded(code, [*TESTS, broken])
+        of_config = build(
+            {"type": "unit_tests", "timeout_s": TIMEOUT_S, "tests": [*TESTS, broken]}
+        ).grade(Sample(output_text=code), {})
+        kinds = [grade.error_kind for grade in (of_setup, of_item, of_config)]
+        assert kinds == ["config", "item", "config"]
+
+
+@pytest.mark.parametrize("broken", ["x = 1 / 0", "import math\nmath.nothing", "raise ValueError"])
+def test_setup_that_raises_by_itself_is_the_configurations_error(broken: str) -> None:
+    grade = graded(RIGHT, setup=broken)
+    assert grade.error_kind == "config"
+    assert grade.error is not None and grade.error.startswith("setup raises by itself: ")
+    assert graded(RIGHT, setup="add(1)").status is Status.FAILED
+
+
+def test_a_missing_name_is_judged_by_what_right_code_defines() -> None:
+    tests = ["assert add(1, 2) == 3", "assert sub(3, 1) == 2"]
+    both = f"{RIGHT}\ndef sub(a, b): return a - b"
+
+    def judged(code: str, right: str | None, **fields: Any) -> Grade:
+        config = {"type": "unit_tests", "timeout_s": TIMEOUT_S, "reference": "right", **fields}
+        item = {"tests": tests} | ({} if right is None else {"right": right})
+        return build(config).grade(Sample(output_text=code), item)
+
+    assert judged(both, None).passed
+    assert judged("x = 1", None).status is Status.FAILED  # it defines nothing that is wanted
+    assert judged(RIGHT, None).error_kind == "item"
+    assert judged(RIGHT, None, unjudged="failed").status is Status.FAILED
+    assert judged(RIGHT, RIGHT).error_kind == "item"
+    half = judged(RIGHT, both)
+    assert (half.status, half.subscores["tests"]) == (Status.FAILED, 0.5)
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
@@ -148,7 +279,7 @@ def test_tests_run_one_after_the_other() -> None:
 
 
 def test_tests_may_be_those_of_the_configuration() -> None:
-    grader = build({"type": "unit_tests", "tests": TESTS})
+    grader = build({"type": "unit_tests", "timeout_s": TIMEOUT_S, "tests": TESTS})
     assert grader.grade(Sample(output_text=RIGHT), {}).passed
     assert (
         build({"type": "unit_tests", "tests": "{{ item.a.b }}"})
@@ -181,6 +312,7 @@ def test_an_item_without_proper_tests_is_errored(tests: Any) -> None:
         ({"reference": ""}, "reference"),
         ({"runs_weight": 1}, "runs_weight"),
         ({"timeout_s": 0}, "timeout_s"),
+        ({"timeout_s": 1000.0}, "timeout_s"),
         ({"unjudged": "passed"}, "unjudged"),
         ({"code": "first"}, "code"),
     ],
@@ -198,15 +330,6 @@ def test_the_reference_is_the_items_code_if_it_passes() -> None:
     for item in ({"tests": TESTS}, {"code": RIGHT}, {"tests": TESTS, "code": 1}):
         assert grader.reference(item) is None
     assert build({"type": "unit_tests"}).reference({"tests": TESTS, "code": RIGHT}) is None
-
-
-@given(st.text(alphabet="ab`\n ", max_size=30))
-def test_the_code_is_the_first_fenced_block_or_everything(text: str) -> None:
-    code = code_of(text)
-    assert code in text
-    assert "```" not in code
-    if "```" not in text:
-        assert code == text
 
 
 def test_code_as_a_whole_keeps_its_fences() -> None:

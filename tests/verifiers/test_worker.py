@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from verifiers import Grade, Sample, ToolCall, build, grader_hash
+from tests.verifiers.misbehaving import LONG
+from verifiers import Grade, Sample, Status, ToolCall, build, grader_hash
 from verifiers.frames import Frame, Kind, Reader, encode
 from verifiers.worker import MAX_BUILT, Desk, serve
 
@@ -31,10 +32,10 @@ def answered(body: bytes) -> Grade:
 
 
 @contextmanager
-def served() -> Iterator[socket.socket]:
+def served(deadline_s: float = LONG) -> Iterator[socket.socket]:
     """A socket whose other end is served."""
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=serve, args=(theirs,))
+    thread = threading.Thread(target=serve, args=(theirs, deadline_s))
     thread.start()
     try:
         yield ours
@@ -62,6 +63,21 @@ def test_every_frame_is_answered_in_order_and_as_the_grader_answers_itself() -> 
             update={"seconds": answered(frame.body).seconds}
         )
     assert json.loads(frames[3].body) == "yes"
+
+
+@pytest.mark.usefixtures("patient")
+def test_code_is_ended_from_inside_before_the_deadline_so_the_grader_has_the_last_word() -> None:
+    config = {"type": "unit_tests", "unjudged": "failed", "timeout_s": LONG, "tests": ["pass"]}
+    both = {"type": "multi", "graders": {"a": config, "b": config}}
+    with served(deadline_s=1.0) as link:
+        link.sendall(encode(Kind.GRADER, 0, grader_body(both)))
+        link.sendall(encode(*grade_frame("while True: pass", {})))
+        reader, frames = Reader(), []
+        while not frames:
+            frames += reader.feed(link.recv(4096))
+    grade = answered(frames[0].body)
+    assert grade.status is Status.FAILED
+    assert grade.seconds < LONG
 
 
 def test_tool_calls_reach_the_grader() -> None:
