@@ -25,27 +25,22 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, TypeAdapter, ValidationError
 
 from verifiers.base import (
     NOTHING_RIGHT,
-    BuildNested,
-    Family,
-    Grade,
-    Grader,
     GraderConfig,
     GraderConfigError,
     ItemError,
+    Judge,
     Outcome,
     Sample,
-    checked_item,
-    grade_with,
-    passing,
+    family,
 )
 from verifiers.constraints import Constraint, OfTexts
 from verifiers.mistakes import first_mistake
 from verifiers.multi import PartName
-from verifiers.templates import Template, item_value, parse_path, parse_template
+from verifiers.templates import ItemPath, Template, item_value, parse_template
 from verifiers.texts import normal
 
 MAX_CONSTRAINTS = 64
@@ -65,7 +60,7 @@ class InstructionConfig(GraderConfig):
         max_length=MAX_CONSTRAINTS,
         description="A name for each constraint that holds for every item.",
     )
-    reference: str | None = Field(
+    reference: ItemPath | None = Field(
         default=None,
         description="Path of further constraints in the item, in the same form; {{item.x}} too. "
         "Every item must then have some.",
@@ -74,46 +69,29 @@ class InstructionConfig(GraderConfig):
         default=None, description="Template of a completion that passes, to learn from."
     )
 
-    @field_validator("reference")
-    @classmethod
-    def _is_path(cls, text: str | None) -> str | None:
-        return None if text is None else ".".join(parse_path(text))
-
 
 @dataclass(frozen=True)
-class Instruction:
+class Instruction(Judge[InstructionConfig, Constraints]):
     """Checks the constraints of its configuration and of the item."""
 
-    config: InstructionConfig
     texts: dict[str, tuple[Template, ...]]
     example: Template | None
 
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score by the share to which each constraint is kept."""
-        return grade_with(self._expect, self._compare, sample, item)
+    def answers(self, item: dict[str, Any], expected: Constraints) -> tuple[str, ...]:
+        """The configured example, if there is one: constraints do not name an answer."""
+        del expected
+        text = None if self.example is None else self.example.bind(item).text
+        return () if text is None else (text,)
 
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the configured example, None without one: constraints do not name an answer."""
-        if self.example is None:
-            return None
-        try:
-            text = self.example.bind(checked_item(item)).text
-        except ItemError:
-            return None  # The item lacks the example's field, or its grade says what is wrong.
-        return None if text is None else passing(self, text, item)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _expect(self, item: dict[str, Any]) -> Constraints:
+    def expect(self, item: dict[str, Any]) -> Constraints:
+        """The constraints of the configuration, filled in, and the item's own."""
         constraints = {
             name: self._filled(name, constraint, item)
             for name, constraint in self.config.constraints.items()
         }
         place = self.config.reference
         if place is not None:
-            further = _of_item(item_value(item, tuple(place.split("."))), place)
+            further = _of_item(item_value(item, place), place)
             twice = sorted(constraints.keys() & further.keys())
             if twice:
                 raise ItemError(f"the item's field '{place}.{twice[0]}' is configured already")
@@ -128,11 +106,12 @@ class Instruction:
             raise ItemError(f"a text of the constraint '{name}' is blank, and every text has it")
         return constraint.model_copy(update={"texts": texts})
 
-    def _compare(self, sample: Sample, constraints: Constraints) -> Outcome:
+    def compare(self, sample: Sample, expected: Constraints) -> Outcome:
+        """The sub-scores are the shares to which the constraints are kept."""
         text = sample.output_text
         if not normal(text).strip():
             return NOTHING_RIGHT
-        shares = {name: constraint.share(text) for name, constraint in constraints.items()}
+        shares = {name: constraint.share(text) for name, constraint in expected.items()}
         passed = all(share == 1.0 for share in shares.values())
         mean = math.fsum(shares.values()) / len(shares)
         return Outcome(passed, 1.0 if passed else mean, shares)
@@ -147,7 +126,7 @@ def _of_item(value: Any, place: str) -> Constraints:
         raise ItemError(f"the item's field '{path}': {message}") from error
 
 
-def _make(config: InstructionConfig, _build: BuildNested) -> Grader:
+def _make(config: InstructionConfig) -> Instruction:
     if not config.constraints and config.reference is None:
         raise GraderConfigError("constraints", "there are none, here or (by reference) in the item")
     texts = {
@@ -172,4 +151,4 @@ def _template(text: str, place: str) -> Template:
     return template
 
 
-INSTRUCTION = Family(InstructionConfig, _make)
+INSTRUCTION = family(InstructionConfig, _make)
