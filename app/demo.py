@@ -277,7 +277,8 @@ def _post_episodes(
 
 
 def _ask(client: Client, model: str, sentence: str) -> str:
-    return client.chat(model, home.messages(sentence), **ANSWER).choices[0].message.content
+    # Without tools there is content, however empty.
+    return client.chat(model, home.messages(sentence), **ANSWER).choices[0].message.content or ""
 
 
 def _night(client: Client, options: Options, console: Console) -> JobPublic:
