@@ -32,6 +32,7 @@ import platformdirs
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 # One GiB keeps every activation on the heap. glibc before 2.35 refuses a threshold above 32 MiB on
 # 64 bit, and would be left with 128 KiB for good once the trim threshold is set.
 _KEEP_ON_HEAP_BYTES = (1 << 30, 32 << 20)
@@ -191,6 +192,9 @@ def _tune_allocator() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, size) and libc.mallopt(_M_TRIM_THRESHOLD, size)
         for size in _KEEP_ON_HEAP_BYTES
     )
+    # The heap of a thread's own ends at 64 MiB: what the engine's thread frees would go back to the
+    # system, and be page-faulted anew at the next step.
+    STATUS.allocator = bool(libc.mallopt(_M_ARENA_MAX, 1)) and STATUS.allocator
     if not STATUS.allocator:
         STATUS.notes.append("mallopt refused: large buffers are page-faulted anew at every op")
 
