@@ -13,7 +13,7 @@ from dataclasses import replace
 from app.engine import platform
 from app.engine.config import EngineConfig
 
-ROWS, PREFIXES, ROLLOUTS, TRUNK, BUFFERS = 0.28, 0.08, 0.44, 0.02, 0.05
+ROWS, PREFIXES, ROLLOUTS, TRUNK, BUFFERS = 0.28, 0.08, 0.46, 0.02, 0.05
 
 
 def divided(config: EngineConfig, model_bytes: int, token_bytes: int, lanes: int) -> EngineConfig:
