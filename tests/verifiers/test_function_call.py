@@ -402,7 +402,7 @@ def test_a_right_call_is_paired_even_where_the_weights_do_not_tell_it_apart() ->
 
 
 def test_several_calls_with_text_around_them_pass_only_where_it_is_ignored() -> None:
-    item = [{"f": {}}, {"g": {}}]
+    item: list[Any] = [{"f": {}}, {"g": {}}]
     text = "Sure:\nf()\ng()"
     refused = grade(text, item, syntax="call", calls="in_order")
     assert not refused.passed and refused.subscores["parseable"] == 0.5
@@ -410,12 +410,12 @@ def test_several_calls_with_text_around_them_pass_only_where_it_is_ignored() -> 
 
 
 def test_more_calls_than_the_bound_fail_and_so_many_cannot_be_wanted() -> None:
-    most = {"call": [{"f": {}}] * MAX_CALLS}
+    most: dict[str, Any] = {"call": [{"f": {}}] * MAX_CALLS}
     grader = build({"type": "function_call", "syntax": "call", "calls": "any_order"})
     assert grader.grade(Sample(output_text="f()\n" * MAX_CALLS), most).passed
     over = grader.grade(Sample(output_text="f()\n" * (MAX_CALLS + 1)), most)
     assert (over.status, over.score) == (Status.FAILED, 0.0)
-    more = {"call": [{"f": {}}] * (MAX_CALLS + 1)}
+    more: dict[str, Any] = {"call": [{"f": {}}] * (MAX_CALLS + 1)}
     assert grader.grade(Sample(output_text="f()"), more).error_kind == "item"
 
 
