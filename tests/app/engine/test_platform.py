@@ -204,5 +204,5 @@ def test_the_allocator_keeps_what_its_library_allows(
     monkeypatch.setattr(platform.STATUS, "allocator", False)
     platform._tune_allocator()
     assert platform.STATUS.allocator == (kept is not None)
-    assert library.set == ({} if kept is None else {-3: kept, -1: kept})
+    assert library.set == ({} if kept is None else {-3: kept, -1: kept, -8: 1})
     assert bool(platform.STATUS.notes) == (kept is None)
