@@ -5,29 +5,29 @@
 Every grader type grades its example (`verifiers.examples`), each time with another item, so that
 nothing is remembered: in a pool of two workers, and in this process alone. Both take turns; shown
 are the medians of the rounds, and the median of their ratio. A bomb is a `python` grader without
-end. Its cost is the time until it is answered, beyond the deadline. What others wait is the time of
-single grades while bombs burn, all asked for by threads of their own.
+end. Its cost is the time until it is answered, beyond the time that it has; of twelve at once, most
+wait for others. What others wait is the time of single grades while bombs burn, all asked for by
+threads of their own.
 """
 
-import argparse
-import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import options, seconds, table, write
 from verifiers import GraderPool, Sample, build
 from verifiers.examples import EXAMPLES, Example
 
-DEADLINE_S = 1.0
+BOMB_S = 1.0
 BOMB = {
     "type": "python",
     "source": "def grade(sample, item):\n    while True: pass",
-    "timeout_s": 10,
+    "timeout_s": BOMB_S,
 }
 SIMPLE = {"type": "string_check"}
 
@@ -39,18 +39,14 @@ def main(quick: bool, result: Path) -> None:
     """Measures, prints, writes."""
     with GraderPool(deadline_s=60.0, remembered=0) as pool:
         rates = [rate(pool, example, quick) for example in EXAMPLES]
-    print(f"{'grader':<16} {'pool, grades/s':>15} {'in process':>11} {'ratio':>6}")
-    for row in rates:
-        print(
-            f"{row['grader']:<16} {row['pool_per_s']:>15,} {row['process_per_s']:>11,}"
-            f" {row['ratio']:>6.2f}"
-        )
+    table(
+        ("grader", "pool, grades/s", "in process", "ratio"),
+        [(row["grader"], row["pool_per_s"], row["process_per_s"], row["ratio"]) for row in rates],
+    )
     times = start() | singles(quick) | bombs(quick)
     print()
-    for name, value in times.items():
-        print(f"{name:<50} {value:>9}")
-    result.parent.mkdir(parents=True, exist_ok=True)
-    result.write_text(json.dumps({"rates": rates, "times": times}, indent=2) + "\n")
+    table(("", ""), list(times.items()))
+    write(result, {"rates": rates, "times": times})
 
 
 def rate(pool: GraderPool, example: Example, quick: bool) -> dict[str, Any]:
@@ -93,12 +89,12 @@ def singles(quick: bool) -> dict[str, Any]:
 
 
 def bombs(quick: bool) -> dict[str, Any]:
-    """What bombs cost beyond the deadline, alone and together, and what others wait meanwhile."""
+    """What bombs cost beyond their time, alone and together, and what others wait meanwhile."""
     times: dict[str, Any] = {}
-    with GraderPool(deadline_s=DEADLINE_S, remembered=0) as pool, ThreadPoolExecutor(8) as threads:
+    with GraderPool(remembered=0) as pool, ThreadPoolExecutor(12) as threads:
         simple(pool)
         bomb(pool)  # starts what is started when it is first needed
-        for together in (1, 2, 4):
+        for together in (1, 2, 4, 12):
             costs: list[float] = []
             waits: list[float] = []
             for _ in range(1 if quick else 5):
@@ -107,19 +103,19 @@ def bombs(quick: bool) -> dict[str, Any]:
                     waits.append(seconds(lambda: simple(pool)))
                 costs += [one.result() for one in burning]
             name = f"{together} at once"
-            times[f"bomb beyond its deadline, {name}, worst ms"] = _ms(max(costs))
+            times[f"bomb beyond its time, {name}, worst ms"] = _ms(max(costs))
             times[f"others while it burns, {name}, median ms"] = _ms(statistics.median(waits))
             times[f"others while it burns, {name}, worst ms"] = _ms(max(waits))
     return times
 
 
 def bomb(pool: GraderPool) -> float:
-    """Seconds that a bomb took beyond its deadline."""
+    """Seconds that a bomb took beyond its time."""
     asked = (Sample(output_text=""), {"number": next(_numbers)})
     begun = time.perf_counter()
     if pool.grade(BOMB, *asked).error_kind != "timeout":
         raise AssertionError("the bomb did not burn")
-    return time.perf_counter() - begun - DEADLINE_S
+    return time.perf_counter() - begun - BOMB_S
 
 
 def simple(pool: GraderPool) -> None:
@@ -138,13 +134,6 @@ def pairs(example: Example, size: int) -> Pairs:
     ]
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Time that work takes."""
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
-
-
 def _next(size: int) -> Iterator[int]:
     return (next(_numbers) for _ in range(size))
 
@@ -154,8 +143,5 @@ def _ms(duration: float) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Grading: speed, bombs, waiting.")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--json", type=Path, default=Path("build/bench/grading.json"))
-    arguments = parser.parse_args()
+    arguments = options("Grading: speed, bombs, waiting.", "grading").parse_args()
     main(arguments.quick, arguments.json)

@@ -43,8 +43,9 @@ from verifiers.values import json_problem
 
 logger = logging.getLogger(__name__)
 
-MAX_CALLS = 16
-"""So many calls are served at once; more wait for one of them to end."""
+MAX_CALLS = 64
+"""So many calls are served at once, which is more than the service has threads to ask; were there
+more, they would wait for one of them to end."""
 
 MAX_SENT_BYTES = 1 << 25
 """Of a longer call, this much is sent to be graded before its answers are waited for."""

@@ -3,11 +3,19 @@
 It is a process of its own so that a deadline holds however busy the service is, and so that workers
 can be forked in milliseconds: it imports the graders once, has one thread, and grades nothing. When
 the service ends, in whatever way, its channels close; the supervisor kills all workers and goes.
+Should it be killed itself, its guard (`verifiers.guard`) does that.
 
 Every channel carries the grades of one call at a time. Workers get grades from the channels in
 turn, a few ahead of the one they are busy with. One that is busy with the same grade for longer
 than is usual is *stuck*: what it was given ahead goes to others, and another worker takes its
 place, up to `SPARES` of them. At the deadline it is killed, with all processes it has started.
+
+No call without a stuck grade waits for the end of one. When all workers are stuck, the grade that
+was begun last makes room: its worker is killed, and it waits, with others like it, until fewer are
+stuck; then it is begun again and settled. While one worker is all that is not stuck, channels come
+first that have no such grade, and of these the ones whose grader has none elsewhere. Without any,
+that worker tries the others and what had to make room in turn, each time for four times as long: it
+may be no bomb, on a busy machine least of all.
 
 A worker on Linux has a bound on its memory. One that outgrows it fails to allocate, or dies; both
 are told apart from a wrong answer.
@@ -29,11 +37,12 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from verifiers import worker
 from verifiers.base import place_of
-from verifiers.frames import BrokenStream, Frame, Kind, Reader, encode
+from verifiers.frames import Frame, Kind, encode
+from verifiers.guard import Guard
+from verifiers.peers import Channel, Job, Peer, Worker
 from verifiers.registry import FAMILIES
 
 logger = logging.getLogger(__name__)
@@ -41,112 +50,16 @@ logger = logging.getLogger(__name__)
 SPARES = 4
 """So many workers may be stuck before those that are not become fewer."""
 
-PATIENCE_S = 0.05
-"""A grade is not called stuck before it took this long, or four times what is usual."""
+SLOW_S = 0.1
+"""Nor, while quick grades wait, is it left alone for longer than this because that is usual."""
 
-AHEAD_S = 0.02
-"""A worker is given grades ahead until they usually take this long, at most `MAX_AHEAD`."""
-
-MAX_AHEAD = 32
 MAX_GRADES = 20_000
 """After so many a worker is replaced, so that nothing grows without end."""
 
 _TICKETS = 1 << 32  # as many as a frame can number
+_OWN = 2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-@dataclass(eq=False)
-class Job:
-    """One grade to be made. A job that was given to two workers is answered by the first.
-
-    `ticket` is its number among all jobs, so that no answer is taken for that of another job.
-    """
-
-    channel: Channel
-    grader: bytes
-    frame: Frame
-    ticket: int
-    answered: bool = False
-
-
-@dataclass(eq=False)
-class Peer:
-    """The other end of a socket, with what was not sent to it yet."""
-
-    link: socket.socket
-    reader: Reader = field(default_factory=Reader)
-    unsent: bytearray = field(default_factory=bytearray)
-
-    def flush(self) -> None:
-        """Send as much as the socket takes now."""
-        try:
-            del self.unsent[: self.link.send(self.unsent)]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.unsent.clear()  # it has gone: reading from it will say so
-
-    def receive(self) -> list[Frame] | None:
-        """Return what has come, None when the other end has gone or is broken."""
-        try:
-            data = self.link.recv(1 << 18)
-            return list(self.reader.feed(data)) if data else None
-        except BlockingIOError:
-            return []
-        except (OSError, BrokenStream):
-            return None
-
-
-@dataclass(eq=False)
-class Channel(Peer):
-    """A caller. `usual_s` is how long its grades take, None before the first is known."""
-
-    grader: bytes = b""
-    waiting: deque[Job] = field(default_factory=deque)
-    usual_s: float | None = None
-
-    @property
-    def patience_s(self) -> float:
-        """How long one of its grades may take before its worker is called stuck."""
-        return max(PATIENCE_S, 4 * (self.usual_s or 0.0))
-
-    def took(self, seconds: float) -> None:
-        """Learn from the time that one grade took."""
-        usual = seconds if self.usual_s is None else self.usual_s
-        self.usual_s = usual + (seconds - usual) / 8
-
-
-@dataclass(eq=False)
-class Worker(Peer):
-    """A worker. `held` are its jobs, the first of them begun at `since`."""
-
-    pid: int = 0
-    held: deque[Job] = field(default_factory=deque)
-    since: float = 0.0
-    grader: bytes = b""
-    given: int = 0
-    stuck: bool = False
-
-    @property
-    def full(self) -> bool:
-        """True when no more should wait behind what it holds."""
-        if len(self.held) >= MAX_AHEAD:
-            return True
-        unknown = AHEAD_S
-        usual = (job.channel.usual_s for job in self.held)
-        return sum(unknown if one is None else one for one in usual) >= AHEAD_S
-
-    def take(self, job: Job) -> None:
-        """Have the worker do a job after those it holds."""
-        if job.grader is not self.grader:
-            self.grader = job.grader
-            self.unsent += encode(Kind.GRADER, 0, job.grader)
-        if not self.held:
-            self.since = time.monotonic()
-        self.unsent += encode(job.frame.kind, job.ticket, job.frame.body)
-        self.held.append(job)
-        self.given += 1
 
 
 class Supervisor:
@@ -155,8 +68,13 @@ class Supervisor:
     def __init__(
         self, channels: Iterable[socket.socket], size: int, deadline_s: float, memory_bytes: int
     ) -> None:
-        self._channels = deque(Channel(link) for link in channels)
+        self._channels = [Channel(link) for link in channels]
+        self._guard = Guard(channel.link for channel in self._channels)
+        self._open: deque[Channel] = deque()  # those with grades that wait, in turn
+        self._slow: deque[Job] = deque()
+        self._others_turn = False  # rather than that of the slow ones
         self._size = size
+        self._most = size + SPARES
         self._deadline_s = deadline_s
         self._memory_bytes = memory_bytes
         self._workers: list[Worker] = []
@@ -176,6 +94,7 @@ class Supervisor:
         finally:
             for one in list(self._workers):
                 self._dismiss(one)
+            self._guard.end()
 
     def _step(self) -> None:
         for key, events in self._selector.select(self._pause()):
@@ -186,14 +105,15 @@ class Supervisor:
         for peer in (*self._channels, *self._workers):
             if peer.unsent:
                 peer.flush()
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
-            if self._selector.get_key(peer.link).events != wanted:
+            if bool(peer.unsent) != peer.writing:
+                peer.writing = not peer.writing
+                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.writing else 0)
                 self._selector.modify(peer.link, wanted, peer)
 
     def _pause(self) -> float | None:
         """Seconds until a worker becomes stuck or overruns, None while all are idle."""
         ends = [
-            one.since + (self._deadline_s if one.stuck else min(_patience(one), self._deadline_s))
+            one.since + (self._deadline_s if one.stuck else self._patience_s(one))
             for one in self._workers
             if one.held
         ]
@@ -215,6 +135,8 @@ class Supervisor:
         if frames is None:
             self._selector.unregister(channel.link)
             self._channels.remove(channel)
+            self._open = deque(one for one in self._open if one is not channel)
+            self._slow = deque(job for job in self._slow if job.channel is not channel)
             channel.link.close()
             return
         for frame in frames:
@@ -223,6 +145,11 @@ class Supervisor:
             else:
                 ticket = next(self._tickets) % _TICKETS
                 channel.waiting.append(Job(channel, channel.grader, frame, ticket))
+        self._open_up(channel)
+
+    def _open_up(self, channel: Channel) -> None:
+        if channel.waiting and channel not in self._open and channel in self._channels:
+            self._open.append(channel)
 
     def _collect(self, one: Worker, frames: list[Frame] | None) -> None:
         if frames is None:
@@ -237,7 +164,7 @@ class Supervisor:
             job.channel.took((now - one.since) / len(frames))
             _answer(job, Kind.ANSWER, frame.body)
         if frames:
-            one.since, one.stuck = now, False
+            one.since, one.stuck, one.settled = now, False, False
 
     # who works
 
@@ -246,14 +173,27 @@ class Supervisor:
         now = time.monotonic()
         for one in list(self._workers):
             if not one.held:
-                if one.given >= MAX_GRADES or self._free_hands() > self._size:
+                spare = self._free_hands() > self._size and not self._slow
+                if one.given >= MAX_GRADES or spare:
                     self._dismiss(one)
                 continue
             if now - one.since >= self._deadline_s:
                 self._collect_last(one)
-            elif not one.stuck and now - one.since >= _patience(one):
+            elif not one.stuck and now - one.since >= self._patience_s(one):
                 one.stuck = True
-                _give_back(list(one.held)[1:])
+                self._give_back(list(one.held)[1:])
+
+    def _patience_s(self, one: Worker) -> float:
+        """How long the worker's grade may take before it is called stuck."""
+        job = one.held[0]
+        patience_s = job.channel.patience_s
+        if patience_s > SLOW_S:
+            others = (peer for peer in self._open if peer is not job.channel)
+            if any((peer.usual_s or 0.0) < SLOW_S for peer in others):
+                patience_s = SLOW_S
+        if job.tries and all(self._burden(peer) == _OWN for peer in self._open):
+            patience_s *= 4**job.tries
+        return min(patience_s, self._deadline_s)
 
     def _collect_last(self, one: Worker) -> None:
         """End a worker that seems to overrun, unless its answer has come meanwhile."""
@@ -264,23 +204,73 @@ class Supervisor:
 
     def _deal(self) -> None:
         """Give waiting jobs to the workers that hold least, channel after channel."""
+        while self._slow and self._stuck() < self._most - 1:
+            idle = self._idle()
+            if idle is None:
+                break
+            slow = self._slow.popleft()
+            if not slow.answered:
+                idle.take(slow)
+                idle.stuck = idle.settled = True
         while (job := self._next()) is not None:
             one = self._freest()
             if one is None:
                 job.channel.waiting.appendleft(job)
-                return
-            one.take(job)
+                self._open_up(job.channel)
+                if self._burden(job.channel) == _OWN:
+                    self._others_turn = not self._others_turn or not self._slow
+                    if not self._others_turn:
+                        break
+                if not self._make_room():
+                    break
+            else:
+                one.take(job)
+        self._retry()
+
+    def _retry(self) -> None:
+        """Have the last worker try what had to make room, in turn."""
+        self._slow = deque(job for job in self._slow if not job.answered)
+        if not self._slow or (self._stuck() == self._most and not self._make_room()):
+            return
+        idle = self._idle()
+        if idle is not None:
+            idle.take(self._slow.popleft())
 
     def _next(self) -> Job | None:
-        """Take the next job from the channels in turn."""
-        for _ in range(len(self._channels)):
-            channel = self._channels[0]
-            self._channels.rotate(-1)
+        """Take the next job, from the channels in turn, or first from those without a burden."""
+        while self._open:
+            channel = self._open[0]
+            if self._stuck() >= self._most - 1:
+                channel = min(self._open, key=self._burden)
+            self._open.remove(channel)
             while channel.waiting:
                 job = channel.waiting.popleft()
                 if not job.answered:
+                    self._open_up(channel)
                     return job
         return None
+
+    def _burden(self, channel: Channel) -> int:
+        """Whether the channel has slow grades itself, or another has some of the same grader."""
+        slow = [*self._slow, *(one.held[0] for one in self._workers if one.stuck)]
+        if any(job.channel is channel for job in slow):
+            return _OWN
+        return int(any(job.grader == channel.grader for job in slow))
+
+    def _make_room(self) -> bool:
+        """If all are stuck, have the job wait that was begun last; True if there is one to.
+
+        At most all workers but one are settled, so there is one when all are stuck.
+        """
+        stuck = [one for one in self._workers if one.stuck and not one.settled]
+        if self._stuck() < self._most or not stuck:
+            return False
+        last = max(stuck, key=lambda one: one.since)
+        job = last.held[0]
+        self._dismiss(last)
+        job.tries += 1
+        self._slow.append(job)
+        return True
 
     def _freest(self) -> Worker | None:
         """An idle worker, else a new one, else one that is not full; None if all are."""
@@ -288,9 +278,25 @@ class Supervisor:
         least = min(able, key=lambda one: len(one.held), default=None)
         if least is not None and not least.held:
             return least
-        if len(able) < self._size and len(self._workers) < self._size + SPARES:
+        if len(able) < self._size and len(self._workers) < self._most:
             return self._hire()
         return None if least is None or least.full else least
+
+    def _idle(self) -> Worker | None:
+        """An idle worker, else a new one, None if there are enough."""
+        for one in self._workers:
+            if not one.held:
+                return one
+        return self._hire() if len(self._workers) < self._most else None
+
+    def _stuck(self) -> int:
+        return sum(one.stuck for one in self._workers)
+
+    def _give_back(self, jobs: list[Job]) -> None:
+        for job in reversed(jobs):
+            job.channel.waiting.appendleft(job)
+        for job in jobs:
+            self._open_up(job.channel)
 
     def _free_hands(self) -> int:
         return sum(not one.stuck for one in self._workers)
@@ -308,6 +314,7 @@ class Supervisor:
         ours.setblocking(False)
         one = Worker(ours, pid=pid)
         self._workers.append(one)
+        self._guard.watch(pid)
         self._selector.register(ours, selectors.EVENT_READ, one)
         return one
 
@@ -319,8 +326,10 @@ class Supervisor:
             _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
             for peer in (*self._channels, *self._workers):
                 peer.link.close()
+            self._guard.leave()
+            worker.silence()
             worker.limit(self._memory_bytes)
-            worker.serve(link)
+            worker.serve(link, self._deadline_s)
             status = 0
         except BaseException as error:
             logger.error("a grading worker broke: %s", place_of(error))
@@ -332,7 +341,7 @@ class Supervisor:
         how = self._dismiss(one)
         if one.held:
             _answer(one.held[0], kind, (why or how).encode())
-            _give_back(list(one.held)[1:])
+            self._give_back(list(one.held)[1:])
 
     def _dismiss(self, one: Worker) -> str:
         """Kill a worker and all it started, and forget it; says how it ended."""
@@ -342,15 +351,12 @@ class Supervisor:
         # Where it has ended by itself, macOS refuses to signal a group of the dead.
         with suppress(PermissionError, ProcessLookupError):
             os.killpg(one.pid, signal.SIGKILL)
+        self._guard.forget(one.pid)  # before its number can be another's
         code = os.waitstatus_to_exitcode(os.waitpid(one.pid, 0)[1])
         with suppress(ChildProcessError):
             while True:  # what it started is now a child of this process (on Linux)
                 os.waitpid(-one.pid, 0)
         return f"killed by signal {-code}" if code < 0 else f"exited with status {code}"
-
-
-def _patience(one: Worker) -> float:
-    return one.held[0].channel.patience_s
 
 
 def _fit(frames: list[Frame], held: deque[Job]) -> bool:
@@ -364,11 +370,6 @@ def _answer(job: Job, kind: Kind, body: bytes) -> None:
     if not job.answered:
         job.answered = True
         job.channel.unsent += encode(kind, job.frame.number, body)
-
-
-def _give_back(jobs: list[Job]) -> None:
-    for job in reversed(jobs):
-        job.channel.waiting.appendleft(job)
 
 
 def _control(option: int, value: int) -> None:
