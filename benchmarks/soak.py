@@ -203,11 +203,13 @@ def run(
         **at_quarters(seen),
         "peak_rss_mb": round(max(mb for _, mb in seen)),
         "training_status": night.status,
+        "training_ended": (night.outcome or night.error or {}).get("reason"),
         "training_iterations": night.progress.get("iteration", 0),
         "engine_restarts": health.engine["restarts"],
         "rows_left": health.engine["active_rows"] + health.engine["waiting_rows"],
         "acts": dict(counts),
         "errors": dict(tally.errors),
+        "rss_mb": [round(mb) for _, mb in seen[:: max(1, len(seen) // 100)]],
         "examples": tally.examples,
     }
 
