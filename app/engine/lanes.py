@@ -29,14 +29,16 @@ from app.engine.work import Pending, common_prefix
 # Tokens of one prefill pass, over all its rows: longer prompts take several, between which others
 # are served.
 _PREFILL_TOKENS = 256
-# What rows share is cut to a multiple of this: rows of one task then share the same columns, also
-# where their questions happen to begin with the same words.
-_BLOCK = 16
+# A row takes the beginning that rows of its expert have in place already, rather than a longer one
+# of its own, if that is at most so many tokens shorter: their keys and values then lie together.
+_SHORTER = 16
+# A shorter beginning is read again: to attend to it apart costs more.
+_SHORTEST = 16
 # A common beginning is read by itself where that saves so many tokens: it costs a pass.
 _WORTH_TOKENS = 64
 # More cohorts on a lane than this are joined: each has its own attention, some 60 small operations
-# a layer.
-_COHORTS = 4
+# a layer. Those with the same beginning are always joined.
+_COHORTS = 3
 
 
 class Row(Protocol):
@@ -225,11 +227,12 @@ class Lane:
     ) -> Generator[list[mx.array], None, Known | None]:
         """What the prompts of one expert begin with, read here if that saves reading it often."""
         expert = rows[0].expert or ""
-        common = rows[0].prompt[: _blocks(common_prefix([row.prompt for row in rows]))]
-        known = self._prefixes.longest(expert, common)
-        length = _blocks(known.length) if known else 0
-        found = Known(known.entry, length) if known and length else None
-        if (len(rows) - 1) * (len(common) - length) < _WORTH_TOKENS:
+        common = rows[0].prompt[: common_prefix([row.prompt for row in rows])]
+        found = self._in_place(rows[0].expert, common) or self._prefixes.longest(expert, common)
+        if found is not None and found.length < _SHORTEST:
+            found = None
+        missing = len(common) - (found.length if found else 0)
+        if (len(rows) - 1) * missing < _WORTH_TOKENS:
             return found
         with mx.stream(self._stream):
             batch, tokens = behind(self._runtime, found, [common], edits)
@@ -240,6 +243,18 @@ class Lane:
             entry = entry_of(common, whole(found, batch.filled()))
         self._prefixes.add(expert, entry)
         return Known(entry, len(common))
+
+    def _in_place(self, expert: str | None, tokens: Tokens) -> Known | None:
+        """The beginning of ``tokens`` that a cohort has already, unless a longer one is known."""
+        longest = self._prefixes.longest(expert or "", tokens)
+        least = longest.length - _SHORTER if longest else 1
+        for cohort in self._cohorts:
+            known = cohort.known
+            if known is None or cohort.rows[0].expert != expert or known.length < least:
+                continue
+            if np.array_equal(known.entry.tokens[: known.length], tokens[: known.length]):
+                return known
+        return None
 
     def _read(
         self, rows: Sequence[Row], batch: Batch, tokens: Tokens
@@ -299,12 +314,17 @@ class Lane:
             self._renew_edits()
 
     def _join_cohorts(self) -> None:
-        """Join small cohorts until there are few: those that share a beginning rather."""
-        while len(self._cohorts) > _COHORTS:
-            one, other = min(
-                combinations(self._cohorts, 2),
-                key=lambda pair: (pair[0].known != pair[1].known, sum(len(c.rows) for c in pair)),
-            )
+        """Join cohorts that have the same beginning, and small ones until there are few."""
+
+        def cost(pair: tuple[_Cohort, _Cohort]) -> tuple[bool, int]:
+            one, other = pair
+            return one.known is None or one.known != other.known, len(one.rows) + len(other.rows)
+
+        while len(self._cohorts) > 1:
+            one, other = min(combinations(self._cohorts, 2), key=cost)
+            apart = cost((one, other))[0]
+            if apart and len(self._cohorts) <= _COHORTS:
+                return
             one.compact()
             other.compact()
             alike = one.known == other.known
@@ -322,7 +342,3 @@ class Lane:
 
 def _texts(rows: Sequence[Row | None]) -> list[RowText | None]:
     return [None if row is None else row.text for row in rows]
-
-
-def _blocks(tokens: int) -> int:
-    return tokens // _BLOCK * _BLOCK

@@ -215,8 +215,7 @@ def test_a_known_prefix_of_the_same_expert_is_not_prefilled_again(hall: Hall) ->
         drain(lane)
     hall.check(*users)
     prefills = [width for width in hall.widths if width > 1]
-    # 26 and 29 tokens are known of the second and third: 16, in whole blocks.
-    assert prefills == [30, 33 - 16, 30 - 16]
+    assert prefills == [30, 33 - 26]  # all but the last token of the third is known
 
 
 def test_a_prefix_of_another_expert_is_never_used(hall: Hall) -> None:
@@ -257,15 +256,20 @@ def test_what_prompts_of_one_expert_share_is_read_once_and_held_once(
     prompts = rigs.prompts_of([90, 73, 97, 81], shared=70, seed=6)
     users = [hall.user(prompt, expert) for prompt in prompts]
     rigs.run_steps(lane.admit(users[:3]))
-    assert hall.widths[:2] == [64, 97 - 64]
+    assert hall.widths[:2] == [70, 97 - 70]
     [cohort] = lane._cohorts
     assert cohort.known is not None
-    assert cohort.known.length == cohort.batch.layout.prefix == 64
-    rigs.run_steps(lane.admit(users[3:]))  # knows them already
-    assert hall.widths[2] == 81 - 64
-    assert lane._cohorts[1].known == cohort.known
+    assert cohort.known.length == cohort.batch.layout.prefix == 70
+    longer = hall.user(np.concatenate([prompts[0][:80], prompts[3][80:]]), expert)
+    rigs.run_steps(lane.admit([longer]))  # 80 of its tokens are known, but 70 are in place
+    assert hall.widths[2] == len(longer.prompt) - 70
+    rigs.run_steps(lane.admit(users[3:]))
+    assert hall.widths[3] == 81 - 70
+    [joined] = lane._cohorts
+    assert joined.known == cohort.known
+    assert len(joined.places) == 5
     drain(lane)
-    hall.check(*users)
+    hall.check(*users, longer)
 
 
 def test_what_a_cancelled_group_shares_is_not_read_to_its_end(hall: Hall) -> None:
@@ -348,7 +352,7 @@ def test_prefixes_are_shared_by_lanes(hall: Hall) -> None:
         rigs.run_steps(lane.admit([user]))
         drain(lane)
     hall.check(*users)
-    assert [width for width in hall.widths if width > 1] == [25, 25 - 16]
+    assert [width for width in hall.widths if width > 1] == [25]
 
 
 def test_a_prompt_longer_than_a_pass_is_prefilled_in_parts(hall: Hall) -> None:
