@@ -124,8 +124,10 @@ def test_what_workers_started_ends_when_the_supervisor_is_killed(act: str) -> No
             assert not call.done()
         before = processes(pool)
         supervisor.kill()
-        assert gone(before)
-        pool.close()
+        try:
+            assert gone(before)
+        finally:
+            pool.close()
 
 
 def test_a_guard_that_is_killed_is_replaced_with_its_supervisor() -> None:
