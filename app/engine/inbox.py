@@ -74,10 +74,10 @@ class Inbox:
             self._check_open()
             if len(self.waiting) >= self._limit:
                 raise EngineBusy(f"{self._limit} requests are waiting already: try again")
-            self.waiting.append(stream)
+            stream.when_over(self._gone)
             self._rows.add(stream)
+            self.waiting.append(stream)
             self._changed.notify_all()
-        stream.when_over(self._gone)
 
     def run(self, steps: Steps) -> Future[Any]:
         """Queue background work. Raises why the inbox is closed."""

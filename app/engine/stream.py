@@ -35,6 +35,7 @@ class Stream:
         self._future: Future[Completion] = Future()
         self._cancel = threading.Event()
         self._wake: Callable[[], object] | None = None
+        self._over: Callable[[Stream], None] | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -61,7 +62,7 @@ class Stream:
             self._future.set_result(self.text.completion(len(self.prompt), error))
         except InvalidStateError:
             return
-        self._put(_END)
+        self._end()
 
     def fail(self, reason: EngineError) -> None:
         """The engine gives the row up, from whichever thread; a row that is over stays as it is."""
@@ -73,11 +74,14 @@ class Stream:
             self._future.set_exception(reason)
         except InvalidStateError:
             return
-        self._put(_END)
+        self._end()
 
     def when_over(self, call: Callable[[Stream], None]) -> None:
-        """Have ``call`` called once the row is over, from the thread that ends it."""
-        self._future.add_done_callback(lambda _: call(self))
+        """Have ``call`` called once the row is over, from the thread that ends it.
+
+        To be said before the row is handed to the engine.
+        """
+        self._over = call
 
     def result(self, timeout_s: float | None = None) -> Completion:
         """Block until the row is over.
@@ -107,6 +111,12 @@ class Stream:
         finally:
             # The loop may be gone before the row is: waking it would raise in the engine thread.
             self._wake = None
+
+    def _end(self) -> None:
+        self._put(_END)
+        over, self._over = self._over, None
+        if over is not None:
+            over(self)
 
     def _put(self, delta: Any) -> None:
         self._deltas.put(delta)

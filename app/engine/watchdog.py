@@ -91,12 +91,13 @@ class Watchdog:
         stopped = EngineStopped("the engine is shutting down")
         with self._lock:
             worker, self._state = self._worker, "stopped"
+            if worker is not None:
+                worker.inbox.close(stopped)
             self._lock.notify_all()
         if self._thread.is_alive():
             self._thread.join()
         if worker is None:
             return
-        worker.inbox.close(stopped)
         while worker.alive and not self._overdue(worker, self._clock()):
             worker.join(self._period)
         if worker.alive:

@@ -48,6 +48,8 @@ from app.engine.slots import ExpertSlots
 from trainers.spectral import Coordinates
 
 log = logging.getLogger("nightowl.engine")
+# So often a busy engine's heap is trimmed, which otherwise keeps free pages in ever smaller pieces.
+_TIDY_S = 300.0
 ExpertSource = Callable[[str], Mapping[str, npt.NDArray[np.floating[Any]]]]
 
 
@@ -119,6 +121,7 @@ class Worker:
         self._prompts_turn = True
         self._failures = 0
         self._cut_off = False
+        self._tidied = time.monotonic()
         self._thread = threading.Thread(target=self._main, name="nightowl-engine", daemon=True)
 
     # -- called from any thread ---------------------------------------------------------------
@@ -227,7 +230,7 @@ class Worker:
             self._lanes,
             self._slots,
             self._config.prefill_rows,
-            sizes.batch_bytes // len(streams),
+            sizes.batch_bytes,
             self._runtime.token_bytes,
         )
         return Base(
@@ -279,6 +282,9 @@ class Worker:
             work.steps.close()
         if errands.tidy:
             self._population.release()
+        now = time.monotonic()
+        if errands.tidy or now - self._tidied > _TIDY_S:
+            self._tidied = now
             platform.return_memory()
 
     def _decode(self) -> None:
