@@ -25,9 +25,9 @@ from app.engine.work import Pending
 log = logging.getLogger("nightowl.engine")
 # Prompts that are read together: the longest at most twice the shortest, give or take a little.
 _ALIKE_FACTOR, _ALIKE_TOKENS = 2, 64
-# A step streams all weights once for every lane that has rows: a second lane pays only when the
-# first has so many.
-_FULL = 16
+# Prompts are read on all lanes, but rows answer on one until it has so many: a step streams all
+# weights once for every lane that has rows.
+_FULL = 64
 # Groups that take turns on one lane: a new one waits for at most so many chunks.
 _GROUPS = 4
 
@@ -35,13 +35,14 @@ _GROUPS = 4
 @dataclass
 class _Join:
     rows: list[Stream]
+    home: Lane  # where they will answer
     steps: Pending
     pending: list[mx.array]  # the chunk to evaluate next
 
 
 @dataclass
 class _Group:
-    """Rows that will be read together on a lane."""
+    """Rows that will be read together, on one lane."""
 
     lane: int
     expert: str | None
@@ -56,7 +57,7 @@ class Admission:
         lanes: where rows run.
         slots: where their experts are held.
         rows: prompts read together on one lane, at most.
-        lane_bytes: what the keys and values of one lane's rows may take; one row always fits.
+        total_bytes: what the keys and values of all rows may take; one row always fits.
         token_bytes: keys and values of one token.
     """
 
@@ -65,13 +66,13 @@ class Admission:
         lanes: Sequence[Lane],
         slots: ExpertSlots,
         rows: int,
-        lane_bytes: int,
+        total_bytes: int,
         token_bytes: int,
     ) -> None:
         self._lanes = lanes
         self._slots = slots
         self._rows = rows
-        self._lane_bytes = lane_bytes
+        self._total_bytes = total_bytes
         self._token_bytes = token_bytes
         # For each lane what joins it, what has the next turn first.
         self._joins: list[deque[_Join]] = [deque() for _ in lanes]
@@ -116,8 +117,9 @@ class Admission:
                 groups.append(group)
             group.rows.append(stream)
         for group in groups:
-            steps = self._lanes[group.lane].admit(group.rows)
-            self._joins[group.lane].append(_Join(group.rows, steps, []))
+            home = self._home()
+            steps = self._lanes[group.lane].admit(group.rows, home)
+            self._joins[group.lane].append(_Join(group.rows, home, steps, []))
 
     def step(self) -> list[Stream]:
         """Read one chunk on every lane; returns rows that have joined or are over."""
@@ -162,39 +164,32 @@ class Admission:
         """The group that the row starts with, an empty one if it begins it; ``None`` = not now."""
         open_ = [g for g in groups if len(g.rows) < self._rows and _alike(g.rows, stream)]
         own = [g for g in open_ if g.mixed == alone and (alone or g.expert == stream.expert)]
-        held = self._held(groups)
+        reading = [sum(_tokens(join.rows) for join in joins) for joins in self._joins]
+        begun = [len(joins) for joins in self._joins]
+        for group in groups:
+            reading[group.lane] += _tokens(group.rows)
+            begun[group.lane] += 1
         fresh = [
             _Group(lane, stream.expert, alone, [])
-            for lane in self._order(groups, held)
-            if len(self._joins[lane]) + sum(g.lane == lane for g in groups) < _GROUPS
+            for lane in sorted(range(len(reading)), key=reading.__getitem__)
+            if begun[lane] < _GROUPS
         ]
+        held = sum(reading) + sum(lane.columns for lane in self._lanes)
         # Rather with its like, then in a group of its own, then with any.
         for group in [*own, *fresh, *open_]:
-            after = held[group.lane] + _tokens([*group.rows, stream]) - _tokens(group.rows)
-            if after * self._token_bytes <= self._lane_bytes or not held[group.lane]:
+            after = held + _tokens([*group.rows, stream]) - _tokens(group.rows)
+            if after * self._token_bytes <= self._total_bytes or not held:
                 return group
         return None
 
-    def _order(self, groups: Sequence[_Group], held: Sequence[int]) -> list[int]:
-        """Lanes as the next group prefers them: one that is worth filling up, then the emptiest."""
+    def _home(self) -> Lane:
+        """Where the next group's rows will answer: the first lane until it is full."""
+        joins = [join for joins in self._joins for join in joins]
         rows = [
-            len(lane.rows) + sum(len(join.rows) for join in joins)
-            for lane, joins in zip(self._lanes, self._joins, strict=True)
+            len(lane.rows) + sum(len(join.rows) for join in joins if join.home is lane)
+            for lane in self._lanes
         ]
-        for group in groups:
-            rows[group.lane] += len(group.rows)
-        lanes = range(len(self._lanes))
-        return sorted(lanes, key=lambda lane: (not 0 < rows[lane] < _FULL, held[lane]))
-
-    def _held(self, groups: Sequence[_Group]) -> list[int]:
-        """Tokens of each lane whose keys and values are held, or may come to be."""
-        held = [
-            lane.columns + sum(_tokens(join.rows) for join in joins)
-            for lane, joins in zip(self._lanes, self._joins, strict=True)
-        ]
-        for group in groups:
-            held[group.lane] += _tokens(group.rows)
-        return held
+        return self._lanes[0 if rows[0] < _FULL else rows.index(min(rows))]
 
     def _evaluates(self, number: int, done: list[Stream]) -> bool:
         """Whether a lane's chunk can be computed; what breaks it breaks only its own rows."""

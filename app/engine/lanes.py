@@ -133,17 +133,20 @@ class Lane:
             total += cohort.known.length if cohort.known else 0
         return total
 
-    def admit(self, rows: Sequence[Row]) -> Pending:
+    def admit(self, rows: Sequence[Row], home: Lane | None = None) -> Pending:
         """Read the prompts of ``rows``, emit their first token and let those that go on join.
+
+        ``home``: the lane on which they go on, this one by default.
 
         Yields what to evaluate, once per chunk of columns.  Rows that nobody wants any more end
         after the chunk under way once all of them are unwanted.
         """
+        home = home or self
         alike = len({row.expert for row in rows}) == 1
         slots = [row.slot for row in rows]
         with mx.stream(self._stream):
             edits = self._edits_of(slots[:1] if alike else slots)
-        known = (yield from self._common(rows, edits)) if alike else None
+        known = (yield from self._common(rows, edits, home)) if alike else None
         with mx.stream(self._stream):
             batch, tokens = self._placed(rows, known, edits)
         hidden = yield from self._read(rows, batch, tokens)
@@ -160,12 +163,8 @@ class Lane:
         cohort = _Cohort(
             [row if place in alive else None for place, row in enumerate(rows)], batch, known
         )
-        with mx.stream(self._stream):
-            if alive:
-                cohort.compact()
-                self._cohorts.append(cohort)
-            self._join_cohorts()
-            self._renew_edits()
+        if alive:
+            home._take(cohort)
 
     def step(self) -> list[mx.array]:
         """Build the next decode step; returns what to evaluate before ``collect``."""
@@ -223,12 +222,12 @@ class Lane:
         return beside(self._runtime, found, prompts, edits)
 
     def _common(
-        self, rows: Sequence[Row], edits: Edits | None
+        self, rows: Sequence[Row], edits: Edits | None, home: Lane
     ) -> Generator[list[mx.array], None, Known | None]:
         """What the prompts of one expert begin with, read here if that saves reading it often."""
         expert = rows[0].expert or ""
         common = rows[0].prompt[: common_prefix([row.prompt for row in rows])]
-        found = self._in_place(rows[0].expert, common) or self._prefixes.longest(expert, common)
+        found = home._in_place(rows[0].expert, common) or self._prefixes.longest(expert, common)
         if found is not None and found.length < _SHORTEST:
             found = None
         missing = len(common) - (found.length if found else 0)
@@ -302,6 +301,14 @@ class Lane:
                 continue
             alive.add(index)
         return alive
+
+    def _take(self, cohort: _Cohort) -> None:
+        """Let rows that have been read join this lane's."""
+        with mx.stream(self._stream):
+            cohort.compact()
+            self._cohorts.append(cohort)
+            self._join_cohorts()
+            self._renew_edits()
 
     def _clear(self) -> None:
         """Drop cohorts without rows, and compact those of which a quarter is over."""

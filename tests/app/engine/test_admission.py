@@ -40,9 +40,9 @@ class Watch:
         self.joins: list[list[int]] = []
         admit, read, decode = Lane.admit, Admission.step, Worker._decode
 
-        def joined(lane: Lane, rows: Any) -> Any:
+        def joined(lane: Lane, rows: Any, home: Lane) -> Any:
             self.joins.append(sorted(len(row.prompt) for row in rows))
-            return admit(lane, rows)
+            return admit(lane, rows, home)
 
         def reading(admission: Admission) -> Any:
             self.steps.append("read")
@@ -152,10 +152,9 @@ def test_rows_wait_while_those_in_flight_fill_the_budget_of_bytes(
     lengths = [20, 20, 20, 20, 20, 20]
     with started(folder_of("llama"), library) as free:
         expected = submitted(free, library, lengths)
-        lane_count = len(free._worker._lanes)
         each = (20 + GREEDY.max_tokens) * free._worker._runtime.token_bytes
     watch.joins.clear()
-    with started(folder_of("llama"), library, batch_bytes=lane_count * rows * each) as tight:
+    with started(folder_of("llama"), library, batch_bytes=rows * each) as tight:
         most = 0
         settle = tight._worker._settle
 
@@ -225,7 +224,8 @@ def test_an_evaluation_that_fails_fails_only_the_lane_it_is_of(
             self.columns = 0
             self.array = array
 
-        def admit(self, rows: Any) -> Iterator[list[mx.array]]:
+        def admit(self, rows: Any, home: Any) -> Iterator[list[mx.array]]:
+            del home
             yield [self.array]
             for row in rows:
                 row.finish()
@@ -237,7 +237,6 @@ def test_an_evaluation_that_fails_fails_only_the_lane_it_is_of(
             raise RuntimeError("no memory")
 
     monkeypatch.setattr(admission, "mx", SimpleNamespace(eval=evaluate))
-    monkeypatch.setattr(admission, "_FULL", 1)
     pair: list[Any] = [Fake(mx.ones(3)), Fake(broken)]
 
     class Slots:
