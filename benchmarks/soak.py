@@ -41,6 +41,7 @@ from storage.db import Database
 from storage.experts import ExpertStore
 
 WAVE_S, REST_S = 12.0, 3.0
+ALONE_S = 600.0  # what an answer may take before the traffic: that is not what is asked here
 QUARTERS = (25, 50, 75, 100)
 
 
@@ -156,7 +157,7 @@ def soak(model: Path, size: Size) -> dict[str, Any]:
     ):
         names = [*prepare(client, model, service.data_dir, size), client.health().engine["model"]]
         prompts = known_prompts(size)
-        with connection(service.url, token) as http:
+        with connection(service.url, token, ALONE_S) as http:
             known = {
                 (name, number): ask_alone(http, name, messages, size.tokens)
                 for name in names

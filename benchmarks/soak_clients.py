@@ -90,10 +90,10 @@ class Traffic:
     wave: threading.Event = field(default_factory=threading.Event)
 
 
-def connection(url: str, token: str) -> httpx.Client:
+def connection(url: str, token: str, patience_s: float = HANG_S) -> httpx.Client:
     """A client with the token; it gives up on what makes no progress."""
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=url, headers=headers, timeout=HANG_S)
+    return httpx.Client(base_url=url, headers=headers, timeout=patience_s)
 
 
 def behave(traffic: Traffic, seed: int) -> None:
