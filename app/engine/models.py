@@ -62,12 +62,15 @@ with _own_file_limits():
     from mlx_lm.models.gemma3_text import Gemma3Model
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+Tokenizer = TokenizerWrapper  # what others need of mlx-lm's, so that they need not import it
+
 __all__ = [
     "BUILTIN",
     "PROBED_FAMILIES",
     "LoadedModel",
     "ModelError",
     "ModelInfo",
+    "Tokenizer",
     "attention_windows",
     "base_hash",
     "head",

@@ -28,7 +28,6 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 from mlx.utils import tree_flatten
-from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from app.engine import platform
 from app.engine.admission import Admission
@@ -40,7 +39,7 @@ from app.engine.errors import EngineError, EngineRestarting
 from app.engine.folder import context_length
 from app.engine.inbox import Inbox
 from app.engine.lanes import Lane
-from app.engine.models import LoadedModel, ModelInfo, load, show
+from app.engine.models import LoadedModel, ModelInfo, Tokenizer, load, show
 from app.engine.pace import Pace
 from app.engine.prefixes import PrefixCache
 from app.engine.rollout import Population
@@ -58,7 +57,7 @@ class Base:
     """What any thread may know of the base model: no weights."""
 
     info: ModelInfo
-    tokenizer: TokenizerWrapper
+    tokenizer: Tokenizer
     eos: frozenset[int]
     max_context: int
     coordinates: Coordinates
@@ -343,7 +342,7 @@ class Worker:
         self._pace.worked(ended - started, ended)
 
 
-def text_of(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> str:
+def text_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
     """Text of tokens, special ones skipped."""
     text: str = tokenizer.decode(list(tokens), skip_special_tokens=True)
     return text
