@@ -108,7 +108,8 @@ def behave(traffic: Traffic, seed: int) -> None:
             try:
                 act(traffic, http, draw)
             except httpx.ReadTimeout:
-                traffic.tally.error("hang", {"act": act.__name__})
+                engine = http.get("/healthz").json()["engine"]
+                traffic.tally.error("hang", {"act": act.__name__, "engine": engine})
             except httpx.HTTPError as error:
                 traffic.tally.error(type(error).__name__, {"act": act.__name__, "say": str(error)})
             traffic.tally.count(act.__name__)
@@ -137,8 +138,11 @@ def streamed(traffic: Traffic, http: httpx.Client, draw: random.Random) -> None:
 
 
 def hang_up(traffic: Traffic, http: httpx.Client, draw: random.Random) -> None:
-    """A long streamed answer that nobody waits for to the end."""
-    body = random_body(traffic, draw) | {"stream": True, "max_tokens": 200}
+    """A streamed answer that nobody waits for to the end.
+
+    It is not very long: a model that says half characters only is silent until its last token.
+    """
+    body = random_body(traffic, draw) | {"stream": True, "max_tokens": 4 * traffic.tokens}
     with http.stream("POST", URL, json=body) as response:
         if response.status_code != 200:
             response.read()
