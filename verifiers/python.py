@@ -14,6 +14,7 @@ What the sandbox covers, and what it lacks, is written in `verifiers.sandbox`.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -22,18 +23,13 @@ from pydantic import AfterValidator, Field, field_validator
 from verifiers import sandbox
 from verifiers.base import (
     Broken,
-    BuildNested,
-    Family,
-    Grade,
     Grader,
     GraderConfig,
-    ItemError,
+    Judge,
     Outcome,
     OutputError,
     Sample,
-    checked_item,
-    grade_with,
-    passing,
+    family,
 )
 from verifiers.parsing import Malformed, parse_json
 from verifiers.values import is_unicode, json_problem
@@ -81,32 +77,29 @@ class PythonConfig(GraderConfig):
 
 
 @dataclass(frozen=True)
-class Python:
+class Python(Judge[PythonConfig, dict[str, Any]]):
     """Calls the source's functions, each time in a fresh interpreter."""
 
-    config: PythonConfig
     writes_references: bool
 
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score what the source's `grade` returns."""
-        return grade_with(checked_item, self._compare, sample, item)
+    def expect(self, item: dict[str, Any]) -> dict[str, Any]:
+        """The item as it is: the source reads it."""
+        return item
 
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return what the source's `reference` returns, if it defines one and that passes."""
+    def answers(self, item: dict[str, Any], expected: dict[str, Any]) -> Iterable[str]:
+        """What the source's `reference` returns, if it defines one."""
+        del expected
         if not self.writes_references:
-            return None
+            return ()
         try:
-            text = self._call("reference(item)", item=checked_item(item))
-        except (ItemError, Broken):
-            return None  # The grade of any completion says what is wrong.
-        return passing(self, text, item) if isinstance(text, str) else None
+            text = self._call("reference(item)", item=item)
+        except Broken:
+            return ()  # The grade of any completion says what is wrong.
+        return (text,) if isinstance(text, str) else ()
 
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
-
-    def _compare(self, sample: Sample, item: dict[str, Any]) -> Outcome:
-        score = self._call("grade(sample, item)", sample=_plain(sample), item=item)
+    def compare(self, sample: Sample, expected: dict[str, Any]) -> Outcome:
+        """What the source's `grade` returns."""
+        score = self._call("grade(sample, item)", sample=_plain(sample), item=expected)
         if not isinstance(score, int | float):
             raise Broken("config", f"grade returned a {type(score).__name__}, not a number")
         if not 0 <= score <= 1:
@@ -173,9 +166,9 @@ def parse(source: str) -> ast.Module:
         raise ValueError("is not Python: nested too deep, or with a null character") from error
 
 
-def _make(config: PythonConfig, _build: BuildNested) -> Grader:
+def _make(config: PythonConfig) -> Grader:
     reference = _functions(config.source).get("reference")
     return Python(config, reference is not None and _takes(reference, 1))
 
 
-PYTHON = Family(PythonConfig, _make)
+PYTHON = family(PythonConfig, _make)

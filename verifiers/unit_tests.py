@@ -35,6 +35,7 @@ loop costs less than a wrong answer. What the sandbox covers, and what it lacks,
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,19 +44,14 @@ from pydantic import Field, field_validator
 from verifiers import sandbox
 from verifiers.base import (
     Broken,
-    BuildNested,
     ErrorKind,
-    Family,
-    Grade,
-    Grader,
     GraderConfig,
     ItemError,
+    Judge,
     Outcome,
     OutputError,
     Sample,
-    checked_item,
-    grade_with,
-    passing,
+    family,
 )
 from verifiers.blocks import code_of
 from verifiers.names import bound_later, names_of
@@ -123,26 +119,13 @@ class _SetupRaised(Exception):
 
 
 @dataclass(frozen=True)
-class UnitTests:
+class UnitTests(Judge[UnitTestsConfig, Suite]):
     """Runs code and tests in a fresh interpreter."""
 
-    config: UnitTestsConfig
-
-    def grade(self, sample: Sample, item: dict[str, Any]) -> Grade:
-        """Score the share of tests passed; sub-scores `runs` and `tests`."""
-        return grade_with(self._expect, self._compare, sample, item)
-
-    def reference(self, item: dict[str, Any]) -> str | None:
-        """Return the item's right code, where the configuration says where it is."""
-        try:
-            text = self._right_code(checked_item(item))
-        except ItemError:
-            return None
-        return None if text is None else passing(self, text, item)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration with its defaults."""
-        return self.config.model_dump(mode="json")
+    def answers(self, item: dict[str, Any], expected: Suite) -> Iterable[str]:
+        """The item's right code, where the configuration says where it is."""
+        del item
+        return () if expected.right_code is None else (expected.right_code,)
 
     def _right_code(self, item: dict[str, Any]) -> str | None:
         if self.config.reference is None:
@@ -153,19 +136,21 @@ class UnitTests:
             return None  # An item without an answer may still have tests.
         return text if isinstance(text, str) else None
 
-    def _expect(self, item: dict[str, Any]) -> Suite:
+    def expect(self, item: dict[str, Any]) -> Suite:
+        """The tests, and the right code if there is any."""
         place = self.config.tests
         right_code = self._right_code(item)
         if not isinstance(place, str):
             return Suite(tuple(place), "config", right_code)
         return Suite(read_tests(item, place), "item", right_code)
 
-    def _compare(self, sample: Sample, suite: Suite) -> Outcome:
+    def compare(self, sample: Sample, expected: Suite) -> Outcome:
+        """Score the share of tests passed; sub-scores `runs` and `tests`."""
         code = self._code(sample.output_text)
         if not is_unicode(code):
             raise OutputError
         try:
-            return self._judged(code, suite)
+            return self._judged(code, expected)
         except sandbox.Overran:
             return self._unjudged(
                 "timeout", f"the code ran longer than {self.config.timeout_s:g} s"
@@ -344,8 +329,4 @@ def _same(value: Any, wanted: Any) -> bool:
     return canonical(value, _EXACTLY) == canonical(wanted, _EXACTLY)
 
 
-def _make(config: UnitTestsConfig, _build: BuildNested) -> Grader:
-    return UnitTests(config)
-
-
-UNIT_TESTS = Family(UnitTestsConfig, _make)
+UNIT_TESTS = family(UnitTestsConfig, UnitTests)
