@@ -28,8 +28,9 @@ _ITEM = re.compile(r"\s*(?:[-*+•]|([0-9]{1,9})[.)])\s+(?=\S)")
 # be tried again from every full stop of a long row of them.
 _END = re.compile(r"([.!?…]++)[\"'”’)\]»]*+|[。！？]++[”’」』）]*+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-# What parts words without white space. A comma, colon or such does so before a letter only.
-_BETWEEN_WORDS = re.compile(r"\s+|[—–―…]+|-{2,}|\.{2,}|[,;:!?]+(?=[^\W\d_])")
+# What parts words without white space. A comma, colon or such does so before a letter only, which a
+# long row of them without a letter is asked about once, at its beginning.
+_BETWEEN_WORDS = re.compile(r"\s+|[—–―…]+|-{2,}|\.{2,}|(?<![,;:!?])[,;:!?]++(?=[^\W\d_])")
 _ALTERNATIVES = str.maketrans(
     {**dict.fromkeys("‘’‛ʼ＇", "'"), **dict.fromkeys("“”‟„", '"'), **dict.fromkeys("‐‑", "-")}
 )

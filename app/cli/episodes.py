@@ -91,6 +91,10 @@ def _keyed(episode: dict[str, Any], seen: Counter[str]) -> dict[str, Any]:
     Two equal lines of one file are two episodes: the key counts them.
     """
     plain = {key: value for key, value in episode.items() if key not in SERVER_FIELDS}
+    calls = plain.pop("tool_calls", None)
+    if calls:  # an export has what the answer called beside what it said
+        said = plain.get("completion") or None
+        plain["completion"] = {"role": "assistant", "content": said, "tool_calls": calls}
     if plain.get("idempotency_key") is not None:
         return plain
     text = json.dumps(plain, sort_keys=True)

@@ -237,7 +237,10 @@ def test_a_file_imported_twice_is_stored_once(ask: Run, task: str, tmp_path: Pat
 def test_what_was_exported_can_be_imported_into_another_task(
     ask: Run, task: str, client: Any, tmp_path: Path
 ) -> None:
-    client.add_episodes([episode(task, n, group=f"g{n}") for n in range(450)])
+    client.add_episodes([episode(task, n, group=f"g{n}") for n in range(449)])
+    call = {"id": "c1", "type": "function", "function": {"name": "off", "arguments": {"a": 1}}}
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    client.add_episodes([episode(task, 449) | {"completion": answer}])
     exported = tmp_path / "out.jsonl"
     assert ask("episode", "export", "--task", task, "--output", exported).code == 0
     entries = [json.loads(line) for line in exported.read_text().splitlines()]
@@ -245,7 +248,7 @@ def test_what_was_exported_can_be_imported_into_another_task(
     moved = [{k: v for k, v in entry.items() if k != "task"} for entry in entries]
     file = write_lines(tmp_path / "in.jsonl", moved)
     assert ask("episode", "import", file, "--task", other).code == 0
-    kept = ("messages", "completion", "item", "group")
+    kept = ("messages", "completion", "tool_calls", "item", "group")
     assert [[getattr(e, key) for key in kept] for e in client.episodes(other)] == [
         [entry[key] for key in kept] for entry in entries
     ]
