@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from app.engine.grammar import Grammar
+from app.engine.grammar import Grammar, GrammarError
 from app.engine.tool_calls import CallReader, Reading, read_whole
 from app.engine.tool_form import ToolForm
 from app.engine.tool_grammar import CallRules, argument_schema, call_grammar
@@ -36,6 +36,14 @@ class Compiler(Protocol):
     def lark_grammar(self, text: str) -> Grammar:
         """Text that a grammar allows."""
         ...
+
+
+class FormError(GrammarError):
+    """Answers cannot be held to a form; `part` says to what of it."""
+
+    def __init__(self, part: Literal["schema", "tools"], error: GrammarError) -> None:
+        super().__init__(str(error))
+        self.part = part
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,16 @@ class AnswerForm:
         if schema is None and self.several and not held:
             return None
         return engine.lark_grammar(call_grammar(engine.tool_form, self.tools, self.rules))
+
+    def checked_grammar(self, engine: Compiler) -> Grammar | None:
+        """The same; the schema is looked at first and by itself, so that FormError says whose."""
+        part: Literal["schema", "tools"] = "schema"
+        try:
+            AnswerForm(schema=self.schema).grammar(engine)
+            part = "tools"
+            return self.grammar(engine)
+        except GrammarError as error:
+            raise FormError(part, error) from error
 
     def reader(self, form: ToolForm) -> CallReader:
         """Reads an answer's calls; one that is held to its tool's schema and breaks it is none."""
@@ -112,10 +130,3 @@ class AnswerForm:
 def task_form(tools: Sequence[Json] | None, response_schema: Json | None) -> AnswerForm:
     """The form of a task's answers where a request asks for nothing else."""
     return AnswerForm(schema=response_schema, tools=tuple(tools or ()))
-
-
-def grammar_of(
-    engine: Compiler, response_schema: Json | None, tools: Sequence[Json] | None = None
-) -> Grammar | None:
-    """What a task's answers have to follow, None for free text; raises GrammarError."""
-    return task_form(tools, response_schema).grammar(engine)

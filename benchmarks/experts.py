@@ -10,6 +10,8 @@ import numpy as np
 from app.engine import models
 from app.engine.scheduler import Engine
 from benchmarks.base import candidates
+from storage import versions
+from storage.db import Database
 from storage.experts import DataSnapshot, ExpertStore, Manifest, StoredExpert
 from storage.values import utcnow
 
@@ -43,6 +45,27 @@ def publish(engine: Engine, store: ExpertStore, tasks: Sequence[str]) -> list[St
         )
         found.append(store.put(tensors, manifest))
     return found
+
+
+def activate(data_dir: Path, experts: Sequence[StoredExpert]) -> None:
+    """Make stored experts the active versions of their tasks, as a night would."""
+    database = Database(data_dir / "nightowl.db")
+    for expert in experts:
+        manifest = expert.manifest
+        with database.session() as session:
+            versions.add(
+                session,
+                id=expert.sha,
+                task=manifest.task,
+                kind=manifest.kind,
+                base_model=manifest.base_model,
+                base_hash=manifest.base_hash,
+                basis_hash=manifest.basis_hash,
+                nbytes=expert.nbytes,
+                manifest=manifest.model_dump(mode="json"),
+            )
+            versions.activate(session, expert.sha)
+    database.close()
 
 
 def dense_copy(model: Path, folder: Path) -> Path:

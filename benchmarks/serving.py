@@ -50,10 +50,8 @@ from app.engine.sampling import Sampling
 from app.engine.scheduler import Engine, EngineConfig
 from app.security import read_token
 from benchmarks.base import base_model, endless
-from benchmarks.experts import dense_copy, lora_adapter, publish
+from benchmarks.experts import activate, dense_copy, lora_adapter, publish
 from benchmarks.measure import options, percentile, ratio, rounds, spread, table, write
-from storage import versions
-from storage.db import Database
 from storage.experts import ExpertStore
 
 ROWS = (1, 8, 32)
@@ -222,23 +220,7 @@ def _two_experts(client: Client, engine: Engine, data_dir: Path) -> list[str]:
     """Two tasks with an active expert each, put where training would put them."""
     for task in TASKS:
         client.create_task(task, GRADER)
-    database = Database(data_dir / "nightowl.db")
-    for stored in publish(engine, ExpertStore(data_dir / "experts"), TASKS):
-        manifest = stored.manifest
-        with database.session() as session:
-            versions.add(
-                session,
-                id=stored.sha,
-                task=manifest.task,
-                kind=manifest.kind,
-                base_model=manifest.base_model,
-                base_hash=manifest.base_hash,
-                basis_hash=manifest.basis_hash,
-                nbytes=stored.nbytes,
-                manifest=manifest.model_dump(mode="json"),
-            )
-            versions.activate(session, stored.sha)
-    database.close()
+    activate(data_dir, publish(engine, ExpertStore(data_dir / "experts"), TASKS))
     return list(TASKS)
 
 

@@ -33,11 +33,9 @@ from app.engine.models import BUILTIN
 from app.engine.scheduler import Engine
 from app.security import read_token
 from benchmarks.base import base_model
-from benchmarks.experts import publish
+from benchmarks.experts import activate, publish
 from benchmarks.measure import options, table, write
 from benchmarks.soak_clients import Traffic, ask_alone, behave, connection
-from storage import versions
-from storage.db import Database
 from storage.experts import ExpertStore
 
 WAVE_S, REST_S = 12.0, 3.0
@@ -72,23 +70,7 @@ def prepare(client: Client, model: Path, data_dir: Path, size: Size) -> list[str
     with closing(Engine(model, lambda version: store.load(version).tensors)) as engine:
         engine.start()
         stored = publish(engine, store, names)
-    database = Database(data_dir / "nightowl.db")
-    for expert in stored:
-        manifest = expert.manifest
-        with database.session() as session:
-            versions.add(
-                session,
-                id=expert.sha,
-                task=manifest.task,
-                kind=manifest.kind,
-                base_model=manifest.base_model,
-                base_hash=manifest.base_hash,
-                basis_hash=manifest.basis_hash,
-                nbytes=expert.nbytes,
-                manifest=manifest.model_dump(mode="json"),
-            )
-            versions.activate(session, expert.sha)
-    database.close()
+    activate(data_dir, stored)
     return names
 
 

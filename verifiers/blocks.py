@@ -12,10 +12,11 @@ output or a session with >>>, is left out.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from verifiers.python import parse
 
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})(.*)")
 _LANGUAGE = re.compile(r"[\s{.]*([\w+#-]*)")
@@ -63,7 +64,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 def _is_python(code: str) -> bool:
     try:
-        ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        parse(code)
+    except ValueError:
         return False
     return True

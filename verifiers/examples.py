@@ -216,11 +216,6 @@ EXAMPLES: tuple[Example, ...] = (
 )
 
 
-def by_type() -> dict[str, Example]:
-    """The examples by their grader's type."""
-    return {example.type: example for example in EXAMPLES}
-
-
 def run(example: Example) -> Shown:
     """Grade an example's completions."""
     return Shown(

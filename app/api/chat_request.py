@@ -6,11 +6,11 @@ import secrets
 
 import numpy as np
 
-from app.answering import AnswerForm
+from app.answering import AnswerForm, FormError
 from app.api.chat_schemas import ChatCreate, NamedTool, ObjectFormat, SchemaFormat
 from app.api.errors import ApiError
 from app.api.wire import Json
-from app.engine.grammar import Grammar, GrammarError
+from app.engine.grammar import Grammar
 from app.engine.sampling import Sampling
 from app.engine.stream import Stream
 from app.night.data import conversation
@@ -100,14 +100,13 @@ def _encoded(parts: Parts, body: ChatCreate, task: Task | None) -> tuple[int, ..
 
 
 def _compiled(parts: Parts, body: ChatCreate, form: AnswerForm) -> Grammar | None:
-    """The grammar of the answer, the schema of what is no call looked at first and by itself."""
-    of_request = isinstance(body.response_format, SchemaFormat)
-    param = "response_format.json_schema.schema" if of_request else None
+    """The grammar of the answer; raises ApiError."""
     try:
-        AnswerForm(schema=form.schema).grammar(parts.engine)
-        param = "tools"
-        return form.grammar(parts.engine)
-    except GrammarError as error:
+        return form.checked_grammar(parts.engine)
+    except FormError as error:
+        of_request = isinstance(body.response_format, SchemaFormat)
+        schema = "response_format.json_schema.schema" if of_request else None
+        param = "tools" if error.part == "tools" else schema
         message = f"{param}: {error}" if param else f"the task's response_schema: {error}"
         raise ApiError(400, message, code="invalid_schema", param=param) from error
 

@@ -7,11 +7,10 @@ from sqlmodel import Session
 
 from app.api import graders
 from app.api.errors import ApiError
-from app.api.grading import grader_of
 from app.api.schemas import EpisodeBody, EpisodeCreate, EpisodePublic
 from app.api.wire import Deleted, Listed, called, said
 from app.night.data import grade_draft
-from app.night.grading import sample_of
+from app.night.grading import grader_of, sample_of
 from app.security import Name
 from app.state import Parts, Running
 from storage import episodes, tasks
@@ -95,7 +94,7 @@ def _grade_all(parts: Parts, drafts: list[EpisodeCreate], *, listed: bool) -> li
         of = [index for index, draft in enumerate(drafts) if draft.task == task.name]
         answers = [drafts[index].completion for index in of]
         samples = [sample_of(said(answer), called(answer)) for answer in answers]
-        grades = grader_of(parts, task, task.grader)(
+        grades = grader_of(parts.graders, parts.engine.tool_form, task, task.grader)(
             [(sample, drafts[i].item) for sample, i in zip(samples, of, strict=True)]
         )
         graded |= zip(of, [grade_draft(grade, task.grader_hash) for grade in grades], strict=True)

@@ -12,7 +12,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from sqlmodel import Session
 
-from app.answering import task_form
 from app.api.errors import ApiError
 from app.api.grading_schemas import (
     DryRun,
@@ -25,7 +24,7 @@ from app.api.grading_schemas import (
 )
 from app.api.wire import Json
 from app.night import data, grading, trust
-from app.night.grading import sample_of
+from app.night.grading import grader_of, sample_of
 from app.security import Name
 from app.state import Parts, Running
 from storage import episodes, grades, tasks
@@ -68,7 +67,7 @@ def regrade(task: TaskName, parts: Running, body: Regrade = Regrade()) -> Regrad
     for step in grading.regrade(
         parts.database,
         row,
-        grader_of(parts, row, row.grader),
+        grader_of(parts.graders, parts.engine.tool_form, row, row.grader),
         after=_after(body.cursor, row.grader_hash),
         errored=body.errored,
     ):
@@ -103,7 +102,7 @@ def examine(task: TaskName, parts: Running) -> TrustReport:
         [episode for episode, _ in graded if episode.id in chosen],
         graded,
         lambda items: parts.graders.references(row.grader, items),
-        grader_of(parts, row, row.grader),
+        grader_of(parts.graders, parts.engine.tool_form, row, row.grader),
         threshold=parts.settings.max_trivial_share,
         max_chars=FuraSConfig.model_validate(row.training).max_tokens * trust.CHARS_PER_TOKEN,
         pause=_limit(parts, TRUST_S),
@@ -121,7 +120,7 @@ def dry_run(parts: Parts, config: Json, task: str, limit: int) -> DryRun:
             rows = grades.newest(session, task, named.grader_hash, limit)
     except NotFound as error:
         raise ApiError(404, str(error), code="task_not_found", param="task") from error
-    grade_many = grader_of(parts, named, config)
+    grade_many = grader_of(parts.graders, parts.engine.tool_form, named, config)
     ends_at = time.monotonic() + DRY_RUN_S
     made: list[Grade] = []
     rows.reverse()  # the newest are graded first
@@ -169,15 +168,6 @@ def _summary(
         changes=changes[:MAX_SHOWN],
         errors=errors[:MAX_SHOWN],
         stopped_early=stopped_early,
-    )
-
-
-def grader_of(parts: Parts, task: Task, config: Json) -> grading.GradeMany:
-    """Grades answers to a task, by a grader that need not be the task's own."""
-    return grading.reading_calls(
-        lambda pairs: parts.graders.grade_many(config, pairs),
-        task_form(task.tools, task.response_schema),
-        parts.engine.tool_form,
     )
 
 

@@ -8,13 +8,12 @@ from fastapi import APIRouter, status
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from app.answering import task_form
+from app.answering import FormError, task_form
 from app.api.errors import ApiError, validation_error
 from app.api.graders import build_grader, reads_tool_calls
 from app.api.grading import TaskName, counts
 from app.api.schemas import TaskCreate, TaskPublic, TaskUpdate
 from app.api.wire import Deleted, Listed
-from app.engine.grammar import GrammarError
 from app.state import Parts, Running
 from storage import episodes, tasks, versions
 from storage.errors import NotFound
@@ -134,12 +133,10 @@ def forget_expert(parts: Parts, version_id: str) -> None:
 
 def _require_sound(parts: Parts, task: Task) -> None:
     """Refuses schemas that answers cannot be held to, and tool calls to be graded without tools."""
-    param = "response_schema"
     try:
-        task_form(None, task.response_schema).grammar(parts.engine)
-        param = "tools"
-        task_form(task.tools, task.response_schema).grammar(parts.engine)
-    except GrammarError as error:
+        task_form(task.tools, task.response_schema).checked_grammar(parts.engine)
+    except FormError as error:
+        param = "tools" if error.part == "tools" else "response_schema"
         raise ApiError(400, f"{param}: {error}", code="invalid_schema", param=param) from error
     if reads_tool_calls(task.grader) and not task.tools:
         raise ApiError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -105,6 +106,15 @@ class Choice:
                 zip(self.likelihoods.rows, self.likelihoods.counts, strict=True)
             )
         }
+
+
+class _HasText(Protocol):
+    text: RowText
+
+
+def texts(rows: Sequence[_HasText | None]) -> list[RowText | None]:
+    """What ``decide`` and ``hand_out`` look at of a batch's rows; ``None`` stays a filler."""
+    return [None if row is None else row.text for row in rows]
 
 
 def decide(hidden: mx.array, logits: mx.array, rows: Sequence[RowText | None]) -> Choice:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from app.engine.batch import Batch, Runtime, Tokens, right_aligned
 from app.engine.cache import Layout
-from app.engine.choice import Choice, decide
+from app.engine.choice import Choice, decide, texts
 from app.engine.layers import Edits
 from app.engine.sampling import Sampling
 from app.engine.text import Decode, RowText
@@ -118,11 +118,11 @@ class Generation:
 
     def _choose(self, hidden: mx.array, rows: Sequence[_Row | None]) -> Choice:
         last = hidden[:, -1]
-        return decide(last, self._runtime.logits(last), _texts(rows))
+        return decide(last, self._runtime.logits(last), texts(rows))
 
     def _take(self, rows: Sequence[_Row | None], choice: Choice, start: int) -> None:
         self._last[start : start + len(rows)] = np.array(choice.tokens).astype(np.int32)
-        choice.hand_out(_texts(rows))
+        choice.hand_out(texts(rows))
 
     def _compact(self) -> None:
         """Let finished rows leave once a quarter of the batch is finished.
@@ -156,10 +156,6 @@ class Generation:
             live = [row for group in self._slots for row in group if row]
             left = self._sampling.max_tokens - min(len(row.text.tokens) for row in live)
             self._batch = self._batch.keep(picks, edits, left)
-
-
-def _texts(rows: Sequence[_Row | None]) -> list[RowText | None]:
-    return [None if row is None else row.text for row in rows]
 
 
 def stacked(parts: Sequence[Batch], edits: Edits | None) -> Batch:

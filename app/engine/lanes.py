@@ -18,7 +18,7 @@ import numpy as np
 
 from app.engine.batch import Batch, Runtime, Tokens, absorbed, aligned
 from app.engine.cache import LayerTensors
-from app.engine.choice import Choice, decide
+from app.engine.choice import Choice, decide, texts
 from app.engine.layers import Edits
 from app.engine.prefixes import Known, PrefixCache, entry_of, whole
 from app.engine.prompts import behind, beside
@@ -159,12 +159,9 @@ class Lane:
         yield [*choice.arrays, *batch.tensors()]
         with mx.stream(self._stream):
             self._remember(rows, batch, known)
-        alive = self._deliver(rows, choice.hand_out(_texts(rows)))
-        cohort = _Cohort(
-            [row if place in alive else None for place, row in enumerate(rows)], batch, known
-        )
-        if alive:
-            home._take(cohort)
+        places = self._deliver(rows, choice.hand_out(texts(rows)))
+        if any(places):
+            home._take(_Cohort(places, batch, known))
 
     def step(self) -> list[mx.array]:
         """Build the next decode step; returns what to evaluate before ``collect``."""
@@ -191,15 +188,12 @@ class Lane:
         if self._pending is None:
             return 0
         places = [row for cohort in self._cohorts for row in cohort.places]
-        deltas = self._pending.hand_out(_texts(places))
+        deltas = self._pending.hand_out(texts(places))
         self._pending = None
         start, count = 0, len(self.rows)
         for cohort in self._cohorts:
             stop = start + len(cohort.places)
-            alive = self._deliver(cohort.places, deltas[start:stop])
-            cohort.places = [
-                row if place in alive else None for place, row in enumerate(cohort.places)
-            ]
+            cohort.places = self._deliver(cohort.places, deltas[start:stop])
             start = stop
         with mx.stream(self._stream):
             self._clear()
@@ -227,7 +221,8 @@ class Lane:
         """What the prompts of one expert begin with, read here if that saves reading it often."""
         expert = rows[0].expert or ""
         common = rows[0].prompt[: common_prefix([row.prompt for row in rows])]
-        found = home._in_place(rows[0].expert, common) or self._prefixes.longest(expert, common)
+        longest = self._prefixes.longest(expert, common)
+        found = home._in_place(rows[0].expert, common, longest) or longest
         if found is not None and found.length < _SHORTEST:
             found = None
         missing = len(common) - (found.length if found else 0)
@@ -243,9 +238,8 @@ class Lane:
         self._prefixes.add(expert, entry)
         return Known(entry, len(common))
 
-    def _in_place(self, expert: str | None, tokens: Tokens) -> Known | None:
-        """The beginning of ``tokens`` that a cohort has already, unless a longer one is known."""
-        longest = self._prefixes.longest(expert or "", tokens)
+    def _in_place(self, expert: str | None, tokens: Tokens, longest: Known | None) -> Known | None:
+        """The beginning of ``tokens`` that a cohort has, unless ``longest`` is much longer."""
         least = longest.length - _SHORTER if longest else 1
         for cohort in self._cohorts:
             known = cohort.known
@@ -280,27 +274,25 @@ class Lane:
             if before and 2 * before.length >= len(row.prompt):
                 continue
             start = int(batch.layout.pad[index])
-            own = [tuple(p[index : index + 1, :, start:] for p in kv) for kv in batch.filled()]
-            entry = entry_of(row.prompt, whole(known, [(k, v) for k, v in own]))
+            one = slice(index, index + 1)
+            own = [(k[one, :, start:], v[one, :, start:]) for k, v in batch.filled()]
+            entry = entry_of(row.prompt, whole(known, own))
             self._prefixes.add(row.expert or "", entry)
 
     def _choose(self, hidden: mx.array, rows: Sequence[Row | None]) -> Choice:
         last = hidden[:, -1]
-        return decide(last, self._runtime.logits(last), _texts(rows))
+        return decide(last, self._runtime.logits(last), texts(rows))
 
-    def _deliver(self, rows: Sequence[Row | None], deltas: Sequence[str]) -> set[int]:
-        """Hand new text to the rows; returns the places of those that go on."""
-        alive = set()
-        for index, (row, delta) in enumerate(zip(rows, deltas, strict=True)):
+    def _deliver(self, rows: Sequence[Row | None], deltas: Sequence[str]) -> list[Row | None]:
+        """Hand new text to the rows; returns them with ``None`` for those that are over."""
+        for row, delta in zip(rows, deltas, strict=True):
             if row is None:
                 continue
             if row.text.error is None:
                 row.emit(delta)
             if row.text.over:
                 row.finish(row.text.error)
-                continue
-            alive.add(index)
-        return alive
+        return [None if row is None or row.text.over else row for row in rows]
 
     def _take(self, cohort: _Cohort) -> None:
         """Let rows that have been read join this lane's."""
@@ -345,7 +337,3 @@ class Lane:
         """The edits of all places, those of rows that are over being the base's."""
         places = [row for cohort in self._cohorts for row in cohort.places]
         self._edits = self._edits_of([row.slot if row else 0 for row in places])
-
-
-def _texts(rows: Sequence[Row | None]) -> list[RowText | None]:
-    return [None if row is None else row.text for row in rows]

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.engine.grammar import JSON_STYLE
 from app.engine.schema import GrammarError
 from app.engine.tool_form import Json, ToolForm
 from app.engine.validity import checked_schema
 
-# As `json.dumps` writes: a small model that may choose its white space may never end it.
-_WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _ANY = r"(.|\n)*"
 _NO_JSON = r"[ \t\r\n]*([^ \t\r\n{\[](.|\n)*)?"
 """Text that does not begin as JSON does: that is read as a call."""
@@ -151,7 +150,7 @@ def _moved(schema: Any, root: str) -> Any:
 
 
 def _json(schema: Json) -> str:
-    return f"%json {json.dumps(schema | {'x-guidance': _WRITTEN})}"
+    return f"%json {json.dumps(schema | {'x-guidance': JSON_STYLE})}"
 
 
 def _terminal(form: ToolForm, marker: str) -> str:

@@ -13,7 +13,7 @@ from app.engine.grammar import GrammarError
 from app.engine.sampling import Sampling
 from app.engine.scheduler import Engine
 from app.night.checkpoint import RunFolder
-from app.night.grading import reading_calls
+from app.night.grading import grader_of
 from storage import jobs, tasks
 from storage.db import Database
 from storage.experts import ExpertStore
@@ -80,13 +80,8 @@ class Night:
 
     def grade_many(self, pairs: Sequence[tuple[Sample, dict[str, Any]]]) -> list[Grade]:
         """Grades of completions with their items, in order."""
-        task, engine = self.task, self.house.engine
-        answers = task_form(task.tools, task.response_schema)
-        pool = self.house.graders
-        graded = reading_calls(
-            lambda read: pool.grade_many(task.grader, read), answers, engine.tool_form
-        )
-        return graded(pairs)
+        house, task = self.house, self.task
+        return grader_of(house.graders, house.engine.tool_form, task, task.grader)(pairs)
 
     @property
     def sampling(self) -> Sampling:

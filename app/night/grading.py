@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.answering import AnswerForm
+from app.answering import AnswerForm, task_form
 from app.engine.tool_form import ToolForm, written_calls
 from app.night.data import grade_draft
 from storage import grades
 from storage.db import Database
 from storage.tables import Task
-from verifiers import Grade, Sample, ToolCall
+from verifiers import Grade, GraderPool, Sample, ToolCall
 
 Calls = Sequence[dict[str, Any]]
 """Tool calls as they are stored: OpenAI's shape, the arguments an object."""
@@ -65,6 +65,15 @@ def reading_calls(grade_many: GradeMany, answers: AnswerForm, form: ToolForm) ->
         return Sample(output_text=sample.output_text, output_tools=calls)
 
     return lambda pairs: grade_many([(read(sample), item) for sample, item in pairs])
+
+
+def grader_of(pool: GraderPool, form: ToolForm, task: Task, config: dict[str, Any]) -> GradeMany:
+    """Grades answers to a task, by a grader that need not be the task's own."""
+    return reading_calls(
+        lambda pairs: pool.grade_many(config, pairs),
+        task_form(task.tools, task.response_schema),
+        form,
+    )
 
 
 def regrade(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from app.engine import worker as worker_module
 from app.engine.config import Care
+from tests.app.engine.library import loading_held
 from tests.app.serving import Service, serving, settings_of, until
 
 CHAT = "/v1/chat/completions"
@@ -45,15 +45,7 @@ def died(*_: object) -> None:
 def test_requests_are_told_when_to_come_back_while_the_engine_restarts(
     own: Service, bare: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loading, go = threading.Event(), threading.Event()
-    load = worker_module.load
-
-    def held(*args: Any, **options: Any) -> Any:
-        loading.set()
-        go.wait()
-        return load(*args, **options)
-
-    monkeypatch.setattr(worker_module, "load", held)
+    loading, go = loading_held(monkeypatch)
     before = ask(bare, own).json()["choices"]
     own.parts.engine._worker._step = died  # type: ignore[method-assign]
     lost = ask(bare, own)

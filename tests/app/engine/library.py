@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from app.engine import worker
 from app.engine.sampling import Sampling
 from app.engine.scheduler import Engine, EngineConfig
 from app.engine.stream import Stream
@@ -76,3 +78,17 @@ def answers(engine: Engine, prompts: list[rigs.Tokens], *experts: str | None) ->
     named = experts or (None,) * len(prompts)
     streams = [engine.submit(p, GREEDY, e) for p, e in zip(prompts, named, strict=True)]
     return [stream.result() for stream in streams]
+
+
+def loading_held(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Threads that load a model stand still: set when one does, and to be set to let it go on."""
+    loading, go = threading.Event(), threading.Event()
+    load = worker.load
+
+    def held(*args: Any, **options: Any) -> Any:
+        loading.set()
+        go.wait()
+        return load(*args, **options)
+
+    monkeypatch.setattr(worker, "load", held)
+    return loading, go

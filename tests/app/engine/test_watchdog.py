@@ -23,7 +23,7 @@ import pytest
 from app.engine import worker as worker_module
 from app.engine.sampling import Sampling
 from tests.app.engine import rigs
-from tests.app.engine.library import GREEDY, Library, answers, started
+from tests.app.engine.library import GREEDY, Library, answers, loading_held, started
 from tests.app.serving import until
 
 Families = Callable[[str], Path]
@@ -160,15 +160,7 @@ def test_the_watchdog_finds_a_wedge_by_itself(folder_of: Families, library: Libr
 def test_while_the_engine_restarts_it_says_so_and_when_to_come_back(
     own: Engine, wedge: Wedge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loading, go = threading.Event(), threading.Event()
-    load = worker_module.load
-
-    def slow(*args: Any, **options: Any) -> Any:
-        loading.set()
-        go.wait()
-        return load(*args, **options)
-
-    monkeypatch.setattr(worker_module, "load", slow)
+    loading, go = loading_held(monkeypatch)
     own.submit(PROMPTS[0], GREEDY)
     wedge.entered.wait()
     look = threading.Thread(target=own._watchdog.check, args=(time.monotonic() + LONG_S,))
