@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.api import chat_stream, sse
+from app.api.bodies import JsonRoute
 from app.api.chat_answer import Answer, whole
 from app.api.chat_request import answer_form, submit
 from app.api.chat_schemas import ChatCompletion, ChatCreate
@@ -21,7 +22,7 @@ from app.engine.stream import Stream
 from app.engine.text import Completion
 from app.state import Parts, Running
 
-router = APIRouter(prefix="/chat/completions")
+router = APIRouter(prefix="/chat/completions", route_class=JsonRoute)
 
 
 @router.post("", response_model=ChatCompletion)

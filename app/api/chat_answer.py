@@ -74,9 +74,9 @@ def checked(answer: Answer, completion: Completion, reading: Reading) -> Reason:
     One that a limit or the client's own stop string may have cut short is not claimed to be.
     """
     if completion.error is not None:
-        # Its own fault, or that of a service going down.
-        status = 503 if answer.stopping.is_set() else 500
-        raise ApiError(status, completion.error, code="generation_failed")
+        if answer.stopping.is_set():
+            raise ApiError(503, completion.error, code="stopping")
+        raise ApiError(500, completion.error, code="generation_failed")
     if completion.finish_reason != "stop":
         # A cancelled row has nobody left to read it, and was cut short as well.
         return "length"

@@ -14,7 +14,17 @@ from pydantic import (
     model_validator,
 )
 
-from app.api.wire import MAX_SEED, Incoming, Json, Label, Messages, Outgoing, Text, Tools
+from app.api.wire import (
+    MAX_SEED,
+    Incoming,
+    Json,
+    Label,
+    Messages,
+    Outgoing,
+    Text,
+    Tools,
+    misfit,
+)
 
 MAX_CHOICES = 8
 MAX_TOP_LOGPROBS = 20
@@ -95,6 +105,7 @@ ToolChoice = Annotated[
     Discriminator(lambda choice: "a word" if isinstance(choice, str) else "a tool"),
 ]
 Zero = Annotated[float, Field(ge=0, le=0)]
+Empty = Annotated[Json, Field(max_length=0)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -108,7 +119,8 @@ class ChatCreate(Incoming):
 
     Fields that cannot be honoured are refused, unless they have the value that changes nothing.
     Without `temperature` decoding is greedy, which is how experts are judged before they are
-    published. `user` names the client's user and changes nothing.
+    published. `user` and `safety_identifier` name the client's user, `prompt_cache_key` hints at
+    what the prefix cache finds by itself: they change nothing.
     """
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -134,17 +146,30 @@ class ChatCreate(Incoming):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     frequency_penalty: Zero | None = None
     presence_penalty: Zero | None = None
+    logit_bias: Empty | None = None
+    metadata: Empty | None = None
+    modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
+    service_tier: Literal["auto", "default"] | None = None
     store: Literal[False] | None = None
+    audio: None = None
+    function_call: None = None
+    functions: None = None
+    prediction: None = None
+    reasoning_effort: None = None
+    verbosity: None = None
+    web_search_options: None = None
     user: Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream to be true")
+            raise misfit("stream_options", "needs stream to be true")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("max_tokens and max_completion_tokens say the same: give one")
+            raise misfit("max_tokens", "max_completion_tokens says the same: give one of them")
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs to be true")
+            raise misfit("top_logprobs", "needs logprobs to be true")
         return self
 
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Response, status
 from sqlmodel import Session
 
 from app.api import graders
+from app.api.bodies import JsonRoute
 from app.api.errors import ApiError
 from app.api.schemas import EpisodeBody, EpisodeCreate, EpisodePublic
 from app.api.wire import Deleted, Listed, called, said
@@ -18,7 +19,7 @@ from storage.episodes import EpisodeDraft, GradeDraft
 from storage.errors import Conflict, Invalid, NotFound, StorageError
 from storage.tables import Episode, GradeRow, Task
 
-router = APIRouter(prefix="/episodes")
+router = APIRouter(prefix="/episodes", route_class=JsonRoute)
 
 _ASKED_AT_ONCE = 500  # SQLite bounds the variables of a statement
 

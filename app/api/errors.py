@@ -113,12 +113,13 @@ def validation_error(errors: Sequence[Any], inside: str | None = None) -> ApiErr
     place = first["loc"] if inside is not None else first["loc"][1:]
     steps = [inside] if inside is not None else []
     steps += [str(step) for step in place if step not in UNION_TAGS]
+    if first["type"] == "misfit":
+        steps.append(first["ctx"]["field"])
     param = ".".join(steps) or None
     reason = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         reason = "is not a field this service knows"
-    message = f"{param}: {reason}" if param else f"the body is malformed: {reason}"
-    return ApiError(400, message, code=code, param=param)
+    return ApiError(400, f"{param or 'the body'}: {reason}", code=code, param=param)
 
 
 def install(app: FastAPI) -> None:
@@ -174,7 +175,8 @@ async def _on_storage_error(_request: Request, error: Exception) -> JSONResponse
 async def _on_engine_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, EngineError)
     status, code = _ENGINE.get(type(error), (500, "engine"))
-    response = error_response(status, str(error), code=code)
+    param = "messages" if isinstance(error, ContextOverflow) else None
+    response = error_response(status, str(error), code=code, param=param)
     if isinstance(error, EngineRestarting):
         response.headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, EngineFailed):  # nothing will be different later

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 
+from app.api.bodies import JsonRoute
 from app.api.errors import ApiError
 from app.api.schemas import ExpertDetail, ExpertPublic
 from app.api.tasks import forget_expert
@@ -14,7 +15,7 @@ from app.state import Running
 from storage import versions
 from storage.tables import Version
 
-router = APIRouter(prefix="/experts")
+router = APIRouter(prefix="/experts", route_class=JsonRoute)
 
 
 def public(version: Version) -> ExpertPublic:

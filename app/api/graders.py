@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 import verifiers
+from app.api.bodies import JsonRoute
 from app.api.errors import ApiError
 from app.api.grading import dry_run
 from app.api.grading_schemas import GraderExample
@@ -14,7 +15,7 @@ from storage.tables import GradeRow
 from verifiers import Grade, Grader, GraderConfigError, Status
 from verifiers.examples import EXAMPLES
 
-router = APIRouter(prefix="/graders")
+router = APIRouter(prefix="/graders", route_class=JsonRoute)
 
 
 def build_grader(config: Json) -> tuple[Grader, str]:

@@ -12,6 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from sqlmodel import Session
 
+from app.api.bodies import JsonRoute
 from app.api.errors import ApiError
 from app.api.grading_schemas import (
     DryRun,
@@ -33,7 +34,7 @@ from storage.tables import Episode, GradeRow, Task
 from trainers.state import FuraSConfig
 from verifiers import Grade, GraderConfigError, Status, build
 
-router = APIRouter(prefix="/tasks")
+router = APIRouter(prefix="/tasks", route_class=JsonRoute)
 TaskName = Annotated[Name, Path()]
 
 DRY_RUN_S = 30.0

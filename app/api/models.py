@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from sqlmodel import Session
 
+from app.api.bodies import JsonRoute
 from app.api.chat_schemas import ModelPublic
 from app.api.errors import ApiError
 from app.api.experts import require_fitting
@@ -20,7 +21,7 @@ from storage import tasks, versions
 from storage.errors import NotFound
 from storage.tables import Task, Version
 
-router = APIRouter(prefix="/models")
+router = APIRouter(prefix="/models", route_class=JsonRoute)
 
 _VERSION = re.compile(r"([^@]+)@([1-9][0-9]{0,8})")
 

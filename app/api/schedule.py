@@ -2,12 +2,13 @@
 
 from fastapi import APIRouter
 
+from app.api.bodies import JsonRoute
 from app.api.schemas import SchedulePublic, SchedulePut
 from app.night.nightly import read_last, store_plan
 from app.night.schedule import Plan, local_zone
 from app.state import Running
 
-router = APIRouter(prefix="/schedule")
+router = APIRouter(prefix="/schedule", route_class=JsonRoute)
 
 
 @router.get("")

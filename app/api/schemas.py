@@ -20,6 +20,7 @@ from app.api.wire import (
     Outgoing,
     Text,
     Tools,
+    misfit,
 )
 from app.config import ClockTime
 from app.security import Name
@@ -64,7 +65,7 @@ class TaskUpdate(Incoming):
             raise ValueError("name at least one field to change")
         for name in sorted(self.model_fields_set - {"tools", "response_schema"}):
             if getattr(self, name) is None:
-                raise ValueError(f"{name} cannot be null")
+                raise misfit(name, "cannot be null")
         return self
 
 

@@ -33,6 +33,7 @@ _HEADERS = {
 
 
 @router.get("/healthz", response_model=Health)
+@router.head("/healthz", include_in_schema=False)
 def healthz(parts: Running) -> Response:
     """200 while the engine can answer, else 503; `status` is ok, restarting, failed or stopped."""
     engine = parts.engine.health()

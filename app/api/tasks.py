@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from app.answering import FormError, task_form
+from app.api.bodies import JsonRoute
 from app.api.errors import ApiError, validation_error
 from app.api.graders import build_grader, reads_tool_calls
 from app.api.grading import TaskName, counts
@@ -21,7 +22,7 @@ from storage.tables import Task
 from trainers.state import FuraSConfig
 
 logger = logging.getLogger("nightowl")
-router = APIRouter(prefix="/tasks")
+router = APIRouter(prefix="/tasks", route_class=JsonRoute)
 
 
 def public(session: Session, task: Task) -> TaskPublic:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.api import sse
+from app.api.bodies import JsonRoute
 from app.api.errors import validation_error
 from app.api.schemas import JobCreate, JobEventPublic, JobPublic
 from app.api.wire import Listed
@@ -20,7 +21,7 @@ from storage import jobs
 from storage.jobs import FINAL
 from storage.tables import Job, JobEvent
 
-router = APIRouter(prefix="/training/jobs")
+router = APIRouter(prefix="/training/jobs", route_class=JsonRoute)
 
 POLL_S = 0.25
 KEEP_ALIVE_S = 15.0

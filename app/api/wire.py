@@ -14,6 +14,7 @@ from pydantic import (
     Tag,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from verifiers.values import json_problem
 
@@ -27,15 +28,20 @@ Json = dict[str, Any]
 
 
 class Incoming(BaseModel):
-    """A request's body."""
+    """A request's body. Values have the JSON types that are asked for: "5" is no number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Outgoing(BaseModel):
     """An answer."""
 
     model_config = ConfigDict(frozen=True)
+
+
+def misfit(field: str, reason: str) -> PydanticCustomError:
+    """What is wrong with several fields together, put down to one: `param` of the answer."""
+    return PydanticCustomError("misfit", "{reason}", {"field": field, "reason": reason})
 
 
 Entry = TypeVar("Entry")
@@ -119,9 +125,11 @@ class Message(Incoming):
     def _says_something(self) -> Self:
         calls = self.role == "assistant" and bool(self.tool_calls)
         if self.content is None and not calls:
-            raise ValueError("a message needs content")
+            raise misfit("content", "a message needs content")
         if self.tool_calls and self.role != "assistant":
-            raise ValueError("only an assistant's message has tool_calls")
+            raise misfit("tool_calls", "only an assistant's message has tool calls")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise misfit("tool_call_id", "a tool's message has one, and no other message")
         return self
 
     def plain(self) -> Json:
@@ -129,7 +137,19 @@ class Message(Incoming):
         return self.model_dump(exclude_none=True) | {"content": self.content or ""}
 
 
-Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_LISTED)]
+def answered_calls(messages: list[Message]) -> list[Message]:
+    """The messages themselves; raises where a tool answers a call that nobody has made before."""
+    made: set[str] = set()
+    for index, message in enumerate(messages):
+        if message.role == "tool" and message.tool_call_id not in made:
+            raise misfit(f"{index}.tool_call_id", "no message before it makes this call")
+        made |= {call.id for call in message.tool_calls or ()}
+    return messages
+
+
+Messages = Annotated[
+    list[Message], Field(min_length=1, max_length=MAX_LISTED), AfterValidator(answered_calls)
+]
 
 
 class Answered(Message):
@@ -161,7 +181,9 @@ class ToolFunction(Incoming):
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
     description: Text | None = None
-    parameters: Json = Field(default_factory=dict)
+    parameters: Annotated[Json, BeforeValidator(lambda given: {} if given is None else given)] = (
+        Field(default_factory=dict)
+    )
     strict: bool | None = None
 
 

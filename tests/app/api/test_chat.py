@@ -192,6 +192,24 @@ def test_an_unknown_version_is_404(openai: OpenAI, task: str) -> None:
         ("seed", 2**63),
         ("messages", []),
         ("stream", "maybe"),
+        ("stream", "true"),
+        ("stream", 1),
+        ("max_tokens", "5"),
+        ("max_tokens", True),
+        ("temperature", "0.5"),
+        ("temperature", False),
+        ("seed", "7"),
+        ("n", 1.0),
+        ("logprobs", "false"),
+        ("frequency_penalty", False),
+        ("metadata", {"a": "b"}),
+        ("modalities", []),
+        ("service_tier", "priority"),
+        ("reasoning_effort", "low"),
+        ("messages", [{"role": "user", "content": 5}]),
+        ("messages", [{"role": "tool", "content": "done"}]),
+        ("messages", [{"role": "tool", "content": "done", "tool_call_id": "nobodys"}]),
+        ("messages", [{"role": "user", "content": "hi", "tool_call_id": "c"}]),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(
@@ -222,19 +240,43 @@ def test_values_that_change_nothing_are_taken(openai: OpenAI) -> None:
         extra_body={"top_k": 1_000_000, "min_p": 0},
         stop=None,
         user="someone",
+        safety_identifier="someone",
+        prompt_cache_key="home",
+        logit_bias={},
+        metadata={},
+        modalities=["text"],
+        service_tier="auto",
+        prediction=None,
+        tools=[{"type": "function", "function": {"name": "now", "parameters": None}}],  # type: ignore[typeddict-item]
     )
     assert answer.choices[0].message.content is not None
 
 
 def test_limits_that_contradict_each_other_are_refused(client: Client) -> None:
-    for options in (
-        {"max_tokens": 1, "max_completion_tokens": 1},
-        {"stream_options": {"include_usage": True}},
-        {"top_logprobs": 2},
-    ):
+    for param, options in {
+        "max_tokens": {"max_tokens": 1, "max_completion_tokens": 1},
+        "stream_options": {"stream_options": {"include_usage": True}},
+        "top_logprobs": {"top_logprobs": 2},
+    }.items():
         with pytest.raises(ServiceError) as raised:
             client.chat("tiny", SAY_HI, **options)
-        assert raised.value.status == 400
+        assert (raised.value.status, raised.value.param) == (400, param)
+
+
+def test_a_tools_message_answers_a_call_made_before_it(http: httpx.Client) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
+    for messages, param in (
+        ([*SAY_HI, asked, result], None),
+        ([*SAY_HI, result, asked], "messages.1.tool_call_id"),
+        ([*SAY_HI, asked, result | {"tool_call_id": "c2"}], "messages.2.tool_call_id"),
+        ([*SAY_HI, asked, {"role": "tool", "content": "noon"}], "messages.2.tool_call_id"),
+    ):
+        body = {"model": "tiny", "messages": messages, "max_tokens": 1}
+        response = http.post("/v1/chat/completions", json=body)
+        assert response.status_code == (200 if param is None else 400)
+        assert param is None or response.json()["error"]["param"] == param
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -249,7 +291,7 @@ def test_a_prompt_that_does_not_fit_is_400_with_the_numbers(
                 max_tokens=limit,
                 stream=stream,
             )
-        assert raised.value.code == "context_length_exceeded"
+        assert (raised.value.code, raised.value.param) == ("context_length_exceeded", "messages")
         prompt = len(service.parts.engine.encode([{"role": "user", "content": text}]))
         for number in (prompt, limit or 1, service.parts.engine.max_context):
             assert str(number) in raised.value.message

@@ -120,7 +120,7 @@ def test_one_bad_episode_refuses_the_list_and_is_named(
         ([], "messages"),
         ([{"content": "hi"}], "messages.0.role"),
         ([{"role": "robot", "content": "hi"}], "messages.0.role"),
-        ([{"role": "user"}], "messages.0"),
+        ([{"role": "user"}], "messages.0.content"),
         ([{"role": "user", "content": 5}], "messages.0.content"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages.0.content"),
         ([{"role": "user", "content": "hi", "mood": "good"}], "messages.0.mood"),
