@@ -5,7 +5,9 @@ start is an exception with a message, and whatever ends the service leaves runni
 `interrupted`, to be resumed at the next start.
 """
 
+import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -45,7 +47,8 @@ from verifiers import GraderPool
 
 logger = logging.getLogger("nightowl")
 
-DRAIN_S = 20  # how long open requests may go on after the service was told to stop
+DRAIN_S = 20.0  # how long answers may go on after the service was told to stop
+_FAREWELL_S = 5.0  # how long those that were ended then have to be sent
 PUBLIC_PATHS = ("/healthz", "/")
 
 
@@ -112,24 +115,32 @@ def create_app(parts: Parts) -> FastAPI:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn over running parts: open event streams are told to end when it shuts down."""
+    """Uvicorn over running parts. When it shuts down, open event streams are told to end, and
+    answers that are not finished after `drain_s` seconds end with an error.
+    """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, drain_s: float = DRAIN_S) -> None:
         config = uvicorn.Config(
             create_app(parts),
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=DRAIN_S,
+            timeout_graceful_shutdown=math.ceil(drain_s + _FAREWELL_S),
         )
         super().__init__(config)
-        self._stopping = parts.stopping
+        self._parts = parts
+        self._drain_s = drain_s
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the streams, then waits for open requests as uvicorn does."""
-        self._stopping.set()
-        await super().shutdown(sockets)
+        self._parts.stopping.set()
+        # Uvicorn would cut them off without a word.
+        patience = asyncio.get_running_loop().call_later(self._drain_s, self._parts.engine.dismiss)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            patience.cancel()
 
 
 def listen(host: str, port: int) -> socket.socket:

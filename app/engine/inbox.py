@@ -72,7 +72,9 @@ class Inbox:
         """Queue a row. Raises ``EngineBusy``, and why the inbox is closed."""
         with self._changed:
             self._check_open()
-            if len(self.waiting) >= self._limit:
+            # The engine thread takes cancelled ones out, but only after the step under way.
+            waiting = sum(not row.cancelled for row in list(self.waiting))
+            if waiting >= self._limit:
                 raise EngineBusy(f"{self._limit} requests are waiting already: try again")
             stream.when_over(self._gone)
             self._rows.add(stream)
@@ -109,6 +111,14 @@ class Inbox:
             self._changed.notify_all()
         for work in dropped:
             work.future.set_exception(WorkDropped("training was told to make room"))
+
+    def dismiss(self, reason: EngineError) -> None:
+        """End all rows now, for a reason; the thread is rid of them after the step under way."""
+        with self._changed:
+            rows = list(self._rows)
+        for row in rows:
+            row.cancel()
+            row.fail(reason)
 
     def close(self, reason: EngineError) -> None:
         """Take nothing more: the thread ends after the step under way. The first reason stays."""

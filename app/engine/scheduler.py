@@ -196,6 +196,10 @@ class Engine:
         """
         self._watchdog.stand_down()
 
+    def dismiss(self) -> None:
+        """End users' rows at once, with the error that the engine is shutting down."""
+        self._watchdog.dismiss()
+
     def forget(self, expert: str) -> None:
         """Free what is held of an expert that was deleted; rows in flight keep it."""
         self._watchdog.forget(expert)

@@ -133,6 +133,13 @@ class Watchdog:
         if worker is not None:
             worker.inbox.stand_down()
 
+    def dismiss(self) -> None:
+        """End the thread's rows with the error that the engine is shutting down."""
+        with self._lock:
+            worker = self._worker
+        if worker is not None:
+            worker.inbox.dismiss(EngineStopped("the service is shutting down"))
+
     def forget(self, expert: str) -> None:
         """Free what the thread holds of an expert; a thread that starts anew holds nothing."""
         with self._lock:

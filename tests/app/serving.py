@@ -14,7 +14,7 @@ import numpy as np
 
 from app.client import Client
 from app.config import Settings
-from app.main import Server, listen, running, url_of
+from app.main import DRAIN_S, Server, listen, running, url_of
 from app.state import Parts
 from storage import versions
 from storage.experts import DataSnapshot, Manifest
@@ -49,10 +49,10 @@ def settings_of(data_dir: Path, model: Path, **changes: Any) -> Settings:
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[Service]:
+def serving(settings: Settings, drain_s: float = DRAIN_S) -> Iterator[Service]:
     """A running service; at the end it is shut down as SIGTERM would."""
     with listen("127.0.0.1", 0) as listener, running(settings) as parts:
-        server = Server(parts)
+        server = Server(parts, drain_s)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

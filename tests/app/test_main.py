@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -162,6 +164,31 @@ def test_an_answer_under_way_is_finished_before_the_service_stops(
         service.server.should_exit = True
         asker.join()
     assert lengths == [200]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_takes_too_long_ends_with_an_error_when_the_service_stops(
+    tiny_model: Path, tmp_path: Path, stream: bool
+) -> None:
+    answers: list[httpx.Response] = []
+    body = {"model": "tiny", "messages": HI, "max_tokens": 4000, "stream": stream}
+
+    def ask(service: Service) -> None:
+        url = f"{service.url}/v1/chat/completions"
+        token = {"Authorization": f"Bearer {service.parts.token}"}
+        answers.append(httpx.post(url, json=body, headers=token, timeout=None))
+
+    with serving(settings_of(tmp_path, tiny_model), drain_s=0.0) as service:
+        asker = threading.Thread(target=ask, args=(service,))
+        asker.start()
+        until(lambda: service.parts.engine.health()["active_rows"] > 0)
+        service.server.should_exit = True
+        asker.join()
+    [answer] = answers
+    last = answer.text.split("\n\n")[-2].removeprefix("data: ") if stream else answer.text
+    error = json.loads(last)["error"]
+    assert (error["message"], error["code"]) == ("the service is shutting down", "stopping")
+    assert answer.status_code == (200 if stream else 503)
 
 
 def test_a_second_service_on_the_same_folder_is_refused(tiny_model: Path, tmp_path: Path) -> None:

@@ -257,6 +257,31 @@ def test_too_many_waiting_rows_are_refused(own: Engine, library: Library) -> Non
     assert own.submit(prompt, GREEDY).result().error is None
 
 
+def test_a_waiting_row_that_was_cancelled_leaves_its_place_at_once(
+    own: Engine, library: Library
+) -> None:
+    prompt = rigs.prompts_of([5])[0]
+    with library.hold(own):
+        streams = [own.submit(prompt, GREEDY) for _ in range(3)]
+        streams[1].cancel()
+        streams.append(own.submit(prompt, GREEDY))
+        with pytest.raises(EngineBusy):
+            own.submit(prompt, GREEDY)
+    assert [len(stream.result().tokens) > 0 for stream in streams] == [True, False, True, True]
+
+
+def test_rows_that_are_dismissed_end_at_once_with_an_error_and_the_engine_goes_on(
+    own: Engine, library: Library
+) -> None:
+    prompt = rigs.prompts_of([5])[0]
+    with library.hold(own) as holding:
+        streams = [own.submit(prompt, GREEDY) for _ in range(2)]
+        own.dismiss()
+        ended = [stream.result(timeout_s=60).error for stream in (holding, *streams)]
+        assert ended == ["the service is shutting down"] * 3  # the thread stands still
+    assert own.submit(prompt, GREEDY).result().error is None
+
+
 def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(engine: Engine) -> None:
     prompt = rigs.prompts_of([500])[0]
     assert engine.max_context == 512
