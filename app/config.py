@@ -27,6 +27,7 @@ from pydantic import (
 
 ENV_PREFIX = "NIGHTOWL_"
 CONFIG_FILE = "config.toml"
+_DAY_S = 86_400
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
@@ -106,10 +107,10 @@ class Settings(BaseModel):
     night_at: ClockTime = time(3)
     night_until: ClockTime = time(7)  # matters when training = "night"
     training: Literal["always", "idle", "night"] = "always"
-    idle_after_s: float = Field(5.0, ge=0)  # matters when training = "idle"
-    duty_cycle: float = Field(1.0, gt=0, le=1)  # share of the time that training's steps may take
-    step_limit_s: float = Field(120.0, gt=0)  # an engine step that takes longer counts as wedged
-    probe_after_s: float = Field(60.0, gt=0)  # an engine idle for so long is asked for a token
+    idle_after_s: float = Field(5.0, ge=0, le=_DAY_S)  # matters when training = "idle"
+    duty_cycle: float = Field(1.0, ge=0.01, le=1)  # share of the time that training may take
+    step_limit_s: float = Field(120.0, gt=0, le=_DAY_S)  # a longer engine step counts as wedged
+    probe_after_s: float = Field(60.0, gt=0, le=_DAY_S)  # an engine idle so long makes a token
     heldout_fraction: float = Field(0.2, gt=0, lt=1)
     min_heldout: int = Field(20, ge=1)
     alpha: float = Field(0.05, gt=0, lt=1)

@@ -54,8 +54,11 @@ def found_models(models_dir: Path) -> tuple[list[ModelInfo], list[dict[str, str]
     return good, broken
 
 
-def examine(settings: Settings, origins: Mapping[str, str]) -> Report:
-    """Everything `doctor` knows, as plain data. Takes a few seconds: it multiplies matrices."""
+def examine(settings: Settings, origins: Mapping[str, str], url: str | None = None) -> Report:
+    """Everything `doctor` knows, as plain data. Takes a few seconds: it multiplies matrices.
+
+    The service is looked for at `url`, if given, else at the configured address.
+    """
     good, broken = found_models(settings.models)
     base, problem = _base_model(settings)
     values = settings.model_dump(mode="json") | {"models_dir": str(settings.models)}
@@ -67,7 +70,7 @@ def examine(settings: Settings, origins: Mapping[str, str]) -> Report:
         "models": [asdict(info) | {"path": str(info.path)} for info in good],
         "broken_models": broken,
         "data_dir": {"path": str(settings.data_dir), "exists": settings.data_dir.is_dir()},
-        "service": _service(settings),
+        "service": _service(settings, url),
         "disk_free_bytes": {
             "data": _free_bytes(settings.data_dir),
             "models": _free_bytes(settings.models),
@@ -183,10 +186,10 @@ def _base_model(settings: Settings) -> tuple[ModelInfo | None, str | None]:
         return None, str(error)
 
 
-def _service(settings: Settings) -> str:
-    """Whether a service answers at the configured address."""
+def _service(settings: Settings, url: str | None) -> str:
+    """Whether a service answers."""
     try:
-        with Client.of(settings) as client:
+        with Client.of(settings, url) as client:
             health = client.health()
             restarts = health.engine["restarts"]
             training = health.engine["training"]["when"]

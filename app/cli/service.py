@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app import console, doctor
-from app.cli.common import Failure, Json, overrides_of, print_json, say, settings_of
+from app.cli.common import Common, Failure, Json, overrides_of, print_json, say, settings_of
 from app.config import Settings
 from app.engine.folder import BUILTIN
 
@@ -90,7 +90,8 @@ def demo(
 def show_doctor(context: typer.Context, as_json: Json = False) -> None:
     """Show what nightowl found on this machine, and what it means."""
     settings, origins = doctor.settings_with_origins(overrides_of(context))
-    report = doctor.examine(settings, origins)
+    common: Common = context.obj
+    report = doctor.examine(settings, origins, common.url)
     if as_json:
         print_json(report)
         return

@@ -71,6 +71,22 @@ def test_the_file_is_that_of_the_data_folder_given_as_an_option(environ, tmp_pat
     assert load_settings(environ, {"data_dir": tmp_path / "other"}).port == 5
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("duty_cycle", "1e-300"),
+        ("duty_cycle", "0"),
+        ("duty_cycle", "nan"),
+        ("idle_after_s", "inf"),
+        ("step_limit_s", "inf"),
+        ("probe_after_s", "1e9"),
+    ],
+)
+def test_a_value_nobody_can_mean_is_refused(environ, key, value):
+    with pytest.raises(ConfigError, match=key.upper()):
+        load_settings(environ | {f"NIGHTOWL_{key.upper()}": value})
+
+
 def test_text_of_the_environment_takes_its_type(environ):
     environ |= {"NIGHTOWL_NIGHT_ENABLED": "false", "NIGHTOWL_NIGHT_AT": "23:45"}
     settings = load_settings(environ)

@@ -63,6 +63,13 @@ def test_a_running_service_and_its_model_are_found(service: Service) -> None:
     assert f"answers at {service.url}, status ok" in "\n".join(doctor.lines(report))
 
 
+def test_a_service_elsewhere_is_found_at_its_address(service: Service) -> None:
+    settings = service.parts.settings.model_copy(update={"port": 1})
+    origins = dict.fromkeys(Settings.model_fields, "default")
+    report = doctor.examine(settings, origins, service.url)
+    assert report["service"].startswith(f"answers at {service.url}, status ok")
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (299_520, "299.5 kB"), (4 * 10**9, "4.0 GB")],
