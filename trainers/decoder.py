@@ -98,6 +98,9 @@ class Decoder:
         head: (R, hidden) output of the last layer -> (R, vocab) logits, final norm included.
         edit: how the expert acts.
         dense: multiply by dequantised weights (``EditedLinear``).
+
+    Attributes:
+        matrices: name -> (out, in) of each matrix that an expert may change.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Decoder:
         self.embed, self.head = embed, head
         self._layers, self._windows = layers, windows
         self._binding = _Binding()
+        self.matrices = matrix_shapes(layers)
         for name, part, projection, linear in projections(layers):
             wrapped = EditedLinear(name, linear, edit, self._binding, dense)
             setattr(part, projection, wrapped)
