@@ -21,9 +21,17 @@ from mlx.utils import tree_flatten
 LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}
 
 
-def publish(engine: Engine, store: ExpertStore, tasks: Sequence[str]) -> list[StoredExpert]:
-    """One expert per task in the store: small random coordinates of the engine's model."""
+def publish(
+    engine: Engine, store: ExpertStore, tasks: Sequence[str], depth: float = 1.0
+) -> list[StoredExpert]:
+    """One expert per task in the store: small random coordinates of the engine's model.
+
+    ``depth``: share of the layers, from the top, that an expert changes.
+    """
     drawn = candidates(len(tasks), engine.coordinates.total)
+    layers = engine.info.layers
+    below = layers - max(1, round(depth * layers))
+    drawn[:, : below * (engine.coordinates.total // layers)] = 0
     found = []
     for number, (task, flat) in enumerate(zip(tasks, drawn, strict=True)):
         parts = engine.coordinates.split(flat)

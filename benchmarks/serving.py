@@ -6,10 +6,11 @@ The model's end token does not exist (`benchmarks.base`): every answer has as ma
 for. Answers are greedy.
 
 Traffic: 1, 8 and 32 rows at once through `Engine.submit` (HTTP adds nothing to these), of the base,
-of one expert, and each of another expert. Conversations are under way: the beginning of the prompt
-has been read before under the row's expert, the rest is new. Tokens per second of whole answers,
-with 32 rows also of all tokens but the first (by the difference to answers of one token); time to
-first token over all rows.
+of one expert, and each of another expert: one that changes all layers, the worst case, or one that
+changes the last third, as far down as the demo's nights go. Conversations are under way: the
+beginning of the prompt has been read before under the row's expert, the rest is new. Tokens per
+second of whole answers, with 32 rows also of all tokens but the first (by the difference to answers
+of one token); time to first token over all rows.
 
 Swaps: rows of more experts than there are slots, one after the other, so that each brings its
 expert in; what the engine's health says of each.
@@ -56,7 +57,8 @@ from storage.experts import ExpertStore
 
 ROWS = (1, 8, 32)
 EXPERTS = ROWS[-1]
-KINDS = ("base", "one expert", "different experts")
+KINDS = ("base", "one expert", "different experts", "trained experts")
+TRAINED_DEPTH = 1 / 3  # the deepest that the demo trains; the default is the last tenth
 TASKS = ("left", "right")  # of the two experts in turn
 NIGHT = "home"
 NIGHT_COMMANDS = 160
@@ -101,13 +103,18 @@ def messages(sentence: str) -> list[dict[str, str]]:
 class Traffic:
     """Rows of an engine, many at once.
 
+    Args:
+        experts: those that change all layers.
+        trained: those that change as many as a night's.
+
     Attributes:
         first_s: (kind, rows) -> seconds to first token.
     """
 
-    def __init__(self, engine: Engine, experts: Sequence[str]) -> None:
+    def __init__(self, engine: Engine, experts: Sequence[str], trained: Sequence[str]) -> None:
         self._engine = engine
         self._experts = experts
+        self._trained = trained
         self._prompts = [engine.encode(messages(c.sentence)) for c in home.sample(0)]
         self._turn = count()
         self.first_s: dict[tuple[str, int], list[float]] = {}
@@ -118,6 +125,7 @@ class Traffic:
             "base": [None] * rows,
             "one expert": [self._experts[0]] * rows,
             "different experts": list(self._experts[:rows]),
+            "trained experts": list(self._trained[:rows]),
         }
         with ThreadPoolExecutor(rows) as threads:
             waits = list(threads.map(partial(self._row, new_tokens), experts[kind]))
@@ -137,11 +145,13 @@ class Traffic:
         return waited
 
 
-def traffic(engine: Engine, experts: Sequence[str], size: Size) -> dict[str, Any]:
+def traffic(
+    engine: Engine, experts: Sequence[str], trained: Sequence[str], size: Size
+) -> dict[str, Any]:
     """Tokens per second and time to first token, and 32 experts as a share of the base."""
-    load = Traffic(engine, experts)
-    load.run("base", EXPERTS, 2)
-    load.run("different experts", EXPERTS, 2)  # from now on the beginning has been read
+    load = Traffic(engine, experts, trained)
+    for kind in ("base", "different experts", "trained experts"):
+        load.run(kind, EXPERTS, 2)  # from now on the beginning has been read
     load.first_s.clear()
     works = {
         (kind, rows, new): partial(load.run, kind, rows, new)
@@ -165,20 +175,21 @@ def traffic(engine: Engine, experts: Sequence[str], size: Size) -> dict[str, Any
     for kind in KINDS:
         for rows in ROWS:
             waits = [1000 * wait for wait in load.first_s[kind, rows]]
-            whole = taken[kind, rows, size.new_tokens]
+            seconds = taken[kind, rows, size.new_tokens]
             found[f"{kind}, {rows} at once"] = {
-                "tokens_per_s": spread([rows * size.new_tokens / t for t in whole]),
+                "tokens_per_s": spread([rows * size.new_tokens / t for t in seconds]),
                 "decode_tokens_per_s": spread([later / t for t in decode[kind]])
                 if rows == EXPERTS
                 else None,
                 "ttft_p50_ms": percentile(waits, 0.5),
                 "ttft_p95_ms": percentile(waits, 0.95),
             }
-    many, plain = (taken[kind, EXPERTS, size.new_tokens] for kind in (KINDS[-1], KINDS[0]))
+    whole = {kind: taken[kind, EXPERTS, size.new_tokens] for kind in KINDS}
     return {
         "traffic": found,
-        "share": ratio(plain, many),
-        "decode_share": ratio(decode[KINDS[0]], decode[KINDS[-1]]),
+        "share": ratio(whole["base"], whole["different experts"]),
+        "decode_share": ratio(decode["base"], decode["different experts"]),
+        "trained_share": ratio(whole["base"], whole["trained experts"]),
     }
 
 
@@ -355,17 +366,20 @@ def show(result: Mapping[str, Any]) -> None:
 def measure(model: Path, scratch: Path, size: Size) -> dict[str, Any]:
     """Everything, as written to JSON."""
     store = ExpertStore(scratch / "experts")
-    config = EngineConfig(slots=EXPERTS, prefix_bytes=1 << 30)
+    config = EngineConfig(slots=2 * EXPERTS, prefix_bytes=1 << 30)
     with closing(Engine(model, lambda version: store.load(version).tensors, config)) as engine:
         engine.start()
-        names = [f"task-{number}" for number in range(2 * EXPERTS)]
+        names = [f"task-{number}" for number in range(3 * EXPERTS)]
         experts = [stored.sha for stored in publish(engine, store, names)]
-        loaded = traffic(engine, experts[:EXPERTS], size)
+        nights = publish(engine, store, names[:EXPERTS], TRAINED_DEPTH)
+        trained = [stored.sha for stored in nights]
+        loaded = traffic(engine, experts[:EXPERTS], trained, size)
         swapped = swaps(engine, experts, size.swaps)
         served = service_side(model, engine, size)
     theirs = mlx_lm_side(model, scratch, size)
     ours = served["turns_s"]
     spreads = {
+        "share of base, 32 trained experts": loaded["trained_share"],
         "share of base, 32 experts": loaded["share"],
         "share of base, 32 experts, decode": loaded["decode_share"],
         "swap, ms": swapped["swap_ms"],
@@ -376,6 +390,7 @@ def measure(model: Path, scratch: Path, size: Size) -> dict[str, Any]:
         "TTFT over HTTP, night running, ms": spread(served["training_ms"]),
     }
     return {
+        "share_of_base_32_trained_experts": round(loaded["trained_share"].median, 4),
         "share_of_base_32_experts": round(loaded["share"].median, 4),
         "share_of_base_32_experts_decode": round(loaded["decode_share"].median, 4),
         "swap_ms": round(swapped["swap_ms"].median, 3),

@@ -25,6 +25,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal
 
 import numpy as np
@@ -124,7 +125,9 @@ class Coordinates:
 
     def touched(self, flat: FloatArray) -> frozenset[str]:
         """Matrices of which any of the experts (P, total) changes a coordinate."""
-        return frozenset(name for name, part in self.slices() if flat[:, part].any())
+        starts = [part.start for _, part in self.slices()]
+        changed = np.logical_or.reduceat(flat.any(axis=0), starts)
+        return frozenset(compress(self.sizes, changed))
 
     def join(self, tensors: Mapping[str, npt.NDArray[np.floating]]) -> FloatArray:
         """Matrix name -> (in_features,) to one flat fp32 vector; names and shapes must match."""

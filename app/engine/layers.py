@@ -121,8 +121,12 @@ class SlotLinear(nn.Module):
         self._name = name
         self._selection = selection
         n, b = self._blocks = basis.singular_values.shape
-        # (n * b, b), the blocks one below the other, and where each of them begins and ends
+        # (n * b, b), the blocks one below the other, and where each of them begins and ends; and
+        # views of the same, made once: 200 matrices build their part of a graph for every token
         self._vectors = None if basis.vectors is None else mx.array(basis.vectors.reshape(-1, b))
+        if self._vectors is not None:
+            self._forth = self._vectors.reshape(n, b, b)
+            self._back = self._forth.transpose(0, 2, 1)
         ends = np.arange(n + 1, dtype=np.uint32) * b
         self._segments = mx.array(np.stack([ends[:-1], ends[1:]], axis=1))
 
@@ -139,25 +143,30 @@ class SlotLinear(nn.Module):
         """x + V (e * (V^T x)) in at least fp16 precision: bf16's 0.4 % steps would eat e."""
         n, b = self._blocks
         spectrum = self._spectrum(x)
-        scaled = spectrum.reshape(n, e.shape[1], -1, b) * e.astype(spectrum.dtype)
+        scaled = spectrum.reshape(n, e.shape[1], -1, b) * _as(e, spectrum.dtype)
         delta = scaled.reshape(n, -1, b)
         if self._vectors is not None:
-            vectors = self._vectors.astype(delta.dtype).reshape(n, b, b)
-            delta = delta @ vectors.transpose(0, 2, 1)
+            delta = delta @ _as(self._back, delta.dtype)
         # The sum reads delta across its blocks: no copy of it in the order of x.
         edited = x.reshape(-1, n, b) + delta.transpose(1, 0, 2)
-        return edited.reshape(x.shape).astype(x.dtype)
+        return _as(edited.reshape(x.shape), x.dtype)
 
     def _spectrum(self, x: mx.array) -> mx.array:
         """V^T x per block, (n, M, b) with M = P R L."""
         n, b = self._blocks
-        rows = x.reshape(-1, n * b).astype(mx.float16 if x.dtype == mx.float16 else mx.float32)
+        exact = mx.float16 if x.dtype == mx.float16 else mx.float32
+        rows = _as(x.reshape(-1, n * b), exact)
         if self._vectors is not None and _SEGMENTED and rows.dtype == mx.float32:
             return mx.segmented_mm(rows, self._vectors, self._segments)
         blocks = rows.reshape(-1, n, b).transpose(1, 0, 2)
         if self._vectors is None:
             return blocks
-        return blocks @ self._vectors.astype(rows.dtype).reshape(n, b, b)
+        return blocks @ _as(self._forth, exact)
+
+
+def _as(x: mx.array, dtype: mx.Dtype) -> mx.array:
+    """x in a type; `astype` adds to the graph even where nothing changes."""
+    return x if x.dtype == dtype else x.astype(dtype)
 
 
 class LayerCache(Protocol):

@@ -17,10 +17,14 @@ SIZE = serving.Size(new_tokens=2, rounds=1)
 
 
 def test_every_kind_of_traffic_is_measured(engine: Engine, store: ExpertStore) -> None:
-    experts = [stored.sha for stored in publish(engine, store, [f"t{n}" for n in range(32)])]
-    found = serving.traffic(engine, experts, SIZE)
+    names = [f"t{n}" for n in range(32)]
+    experts, trained = (
+        [stored.sha for stored in publish(engine, store, names, depth)] for depth in (1.0, 1 / 3)
+    )
+    assert not set(experts) & set(trained)
+    found = serving.traffic(engine, experts, trained, SIZE)
     assert len(found["traffic"]) == len(serving.KINDS) * len(serving.ROWS)
-    assert found["share"].median > 0
+    assert found["share"].median > 0 and found["trained_share"].median > 0
 
 
 def test_every_row_brings_its_expert_in(engine: Engine, store: ExpertStore) -> None:
