@@ -1,15 +1,15 @@
 """`numeric`: the number in a completion, with its unit, against the item's number.
 
 The number is the last one of the text, or the text itself. `verifiers.quantities` says how numbers
-are written, `verifiers.surroundings` which are not read as they are a part of something else, and
-`verifiers.units` which units are known.
+are written, `verifiers.number_before`, `verifiers.number_words` and `verifiers.number_after` which
+are not read as they are a part of something else, and `verifiers.units` which units are known.
 
 The item's number is a JSON number or text such as "2.5 km"; `unit` names the unit where the item
 gives none. Where there is a unit, one of the same dimension is converted, and one of another
 dimension or a word that is no known unit is wrong ("5 parsecs", "5 apples"). A number with none, or
 with a word that only goes on with the sentence ("5 in total"), counts in the wanted unit unless
 `unit_required`; "degrees" are degrees of the wanted temperature. Without a wanted unit, what
-follows the number is not looked at, but "1 h 30 min" is then no one number.
+follows the number is not looked at, but "1 h 30 min" is then no one number, and "7°" is an angle.
 
 A number is right when it differs by no more than the larger of `absolute`, in the wanted unit, and
 `relative` times the wanted number. All of it is reckoned in exact fractions.
@@ -123,7 +123,7 @@ class Numeric(Judge[NumericConfig, Quantity]):
 
     def _is_right(self, found: Quantity, wanted: Quantity) -> bool:
         value = found.value
-        if wanted.unit is None and found.parts > 1:
+        if wanted.unit is None and (found.parts > 1 or found.unit is DEGREE):
             return False
         if wanted.unit is not None:
             unit = self._unit(found.unit, wanted.unit)

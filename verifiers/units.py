@@ -74,7 +74,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("604800", "wk wks", "week"),
     ),
     SPEED: (
-        ("5/18", "kmh kph", ""),
+        ("5/18", "kmh kph kmph KM/H", ""),
         ("0.44704", "mph", ""),
         ("463/900", "kn kt kts", "knot"),
     ),
@@ -168,9 +168,23 @@ def _power(
     signs = [one + mark for one in symbols for mark in (raised, f"^{exponent}", str(exponent))]
     signs += [f"{one}^{{{exponent}}}" for one in symbols]
     signs += ["sqm"] if signs[0] == "m²" else []
-    signs += [f"{before[1]}{dot} {one}" for one in symbols for dot in ("", ".")]
+    signs += [f"{square} {one}" for one in symbols for square in (*before, f"{before[1]}.")]
     names = [f"{square} {one}" for one in words for square in before]
     return Unit(signs[0], dimension, unit.factor**exponent), signs, names
+
+
+def _has_one_meaning(symbol: str, unit: Unit) -> bool:
+    """Whether a symbol is the same unit in upper and lower case.
+
+    `m` and `M` are milli and mega, bits and bytes differ by case, and a letter alone has many
+    meanings, as `Nm`, `kN` and `Cal` have another one.
+    """
+    lower = symbol.lower()
+    if "data" in unit.dimension or len(symbol) == 1 or "/" in symbol:
+        return False
+    if lower in ("nm", "kn", "kt", "kts", "cal"):
+        return False
+    return lower[0] != "m" or lower in ("mi", "min", "mins", "mph")
 
 
 def _index() -> tuple[dict[str, Unit], dict[str, Unit]]:
@@ -180,13 +194,14 @@ def _index() -> tuple[dict[str, Unit], dict[str, Unit]]:
     words.update(dict.fromkeys(("degree", "degrees"), DEGREE))
     for unit, signs, names in _rows():
         symbols.update(dict.fromkeys(signs, unit))
+        words.update((sign.lower(), unit) for sign in signs if _has_one_meaning(sign, unit))
         for name in names:
             words.update({name: unit, name + "s": unit})
     for unit, signs_text, names_text in _TEMPERATURES:
         symbols.update(dict.fromkeys(signs_text.split(), unit))
         letter, *names = unit.symbol[-1].lower(), *names_text.split()
         words.update(dict.fromkeys((*names, *(f"{name}s" for name in names)), unit))
-        for degree in ("degree ", "degrees ", "deg ", "deg. ", "° ", "°"):
+        for degree in ("degree ", "degrees ", "deg ", "deg. ", "° ", "°", "º ", "º", "˚"):
             words.update(dict.fromkeys((degree + name for name in (*names, letter)), unit))
     return symbols, words
 
@@ -197,7 +212,7 @@ _SYMBOLS, _WORDS = _index()
 def _names() -> str:
     """An expression of all symbols and words, the longest first."""
     names = {name: re.escape(name) for name in _SYMBOLS}
-    names.update((name, f"(?i:{re.escape(name)})") for name in _WORDS if name not in names)
+    names.update((name, f"(?i:{re.escape(name)})") for name in _WORDS)
     longest_first = sorted(names, key=len, reverse=True)
     return "|".join(names[name].replace(r"\ ", r"[ \xa0\u202f-]") for name in longest_first)
 
@@ -207,6 +222,13 @@ _SPACES = re.compile("[ \xa0\u202f-]")
 _PER = re.compile(r"\s?/\s?(?=[^\W\d_]|°)|\s+per\s+|\s+an?\s+(?=(?:second|minute|hour|day|week)\b)")
 _GOES_ON = re.compile(r"[/^²³·⋅]\w?|\s?[·⋅*×]\s?[^\W\d_]+")
 _SPACE = re.compile(r"\s?")
+_RAISED = re.compile(r"[ \xa0\u202f-](squared|cubed)(?!\w)")
+_RAISED_BY = {"squared": "²", "cubed": "³"}
+# Words that say how a number counts; what it counts may come after them.
+_COUNTING = re.compile(
+    r"\s?(?i:in\s+total|in\s+all|total|altogether|overall|more|remaining|each|exactly|also|again"
+    r"|too)\s+(?=[^\W\d_])"
+)
 _JOINED = re.compile(r"-([^\W\d_]+)")
 _PER_OTHER = re.compile(r"/\s?[^\W\d_]+")
 _OTHER_WORD = re.compile(r"[^\W\d_][\w²³]*(?:[/^]\w*)*")
@@ -228,7 +250,8 @@ def find_unit(text: str, position: int) -> tuple[Unit | None, int]:
 
     None where there is no word, or one that is no unit for certain; UNKNOWN for any other.
     """
-    start = _SPACE.match(text, position).end()  # type: ignore[union-attr]
+    counting = _COUNTING.match(text, position)
+    start = (counting or _SPACE.match(text, position)).end()  # type: ignore[union-attr]
     unit, end = _one(text, start)
     if unit is None:
         word = _OTHER_WORD.match(text, start) or _PER_OTHER.match(text, start)
@@ -249,9 +272,13 @@ def _one(text: str, position: int) -> tuple[Unit | None, int]:
     if match is None:
         return None, position
     name = _SPACES.sub(" ", match[0])
-    if name == "in" and not _AFTER_INCH.match(text, match.end()):
+    if name.lower() == "in" and not _AFTER_INCH.match(text, match.end()):
         return None, position
-    return _SYMBOLS.get(name) or _WORDS[name.lower()], match.end()
+    unit = _SYMBOLS.get(name) or _WORDS[name.lower()]
+    raised = _RAISED.match(text, match.end()) if unit.dimension == "length" else None
+    if raised is not None:
+        return _SYMBOLS[unit.symbol + _RAISED_BY[raised[1]]], raised.end()
+    return unit, match.end()
 
 
 def _ratio(above: Unit, below: Unit) -> Unit:
@@ -274,6 +301,14 @@ def _alone(text: str, unit: Unit, end: int) -> tuple[Unit, int]:
     if joined is not None and joined[1].lower() not in _NO_UNIT:
         return UNKNOWN, joined.end()
     return unit, end
+
+
+def part_of(larger: Unit, unit: Unit) -> Unit | None:
+    """The smaller unit that goes on with a larger one; after time, `m` is minutes."""
+    if unit.symbol == "m" and larger.dimension == "time":
+        unit = _SYMBOLS["min"]
+    goes_on = unit.dimension == larger.dimension and 0 < unit.factor < larger.factor
+    return unit if goes_on and not unit.offset else None
 
 
 def unit_named(text: str) -> Unit:

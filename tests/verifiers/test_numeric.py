@@ -138,8 +138,8 @@ def test_percent_can_be_a_share() -> None:
 
 
 def test_the_whole_text_can_be_asked_for() -> None:
-    assert grade("42 is half of 84", 84).passed
-    assert not grade("42 is half of 84", 84, find="whole").passed
+    assert grade("42 doubled is 84", 84).passed
+    assert not grade("42 doubled is 84", 84, find="whole").passed
     assert grade(" 84\n", 84, find="whole").passed
 
 

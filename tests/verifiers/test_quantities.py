@@ -114,6 +114,14 @@ def test_fractions_and_mixed_numbers(number: int, top: int, bottom: int, sign: s
         ("\\(x = 5\\)", 5),
         ("\\approx 5", 5),
         ("5 - I think", 5),
+        ("answer - 5", 5),
+        ("answer – 5", 5),
+        ("- 5 apples", 5),
+        ("\\frac{3}{4}", Fraction(3, 4)),
+        ("1\\frac{3}{4}", Fraction(7, 4)),
+        ("3/4.", Fraction(3, 4)),
+        ("5\\,000", 5000),
+        ("5{,}000", 5000),
     ],
 )
 def test_the_last_number(text: str, value: Any) -> None:
@@ -124,8 +132,8 @@ def test_the_last_number(text: str, value: Any) -> None:
     "text",
     [
         "", "none", "٣", "５", "1٣", "٣1", "5 or rather ٣", "½", "5½", "5 ½", "5三", "5万",
-        "x²5", "5²", "1,23", "1,2,3", "1.2.3", "1,234,56", "1,234'567", "1234,567", "5\\,000",
-        "5{,}000", "1 23", "2020 500", "±5", "√2", "x^2", "2^10", "\\frac{3}{4}", "answer–5",
+        "x²5", "5²", "1,23", "1,2,3", "1.2.3", "1,234,56", "1,234'567", "1234,567", "5\\,00",
+        "5{,}00", "1 23", "2020 500", "±5", "√2", "x^2", "2^10", "\\frac{x}{4}", "answer–5",
         "answer—5", "‐5", "--5", "−−5", "－5", "05/12/2024", "1/2/3", "1/0", "3 5/4", "1e999",
         "1e9999999", "3x10^9999", "B2", "0x1F", "5x", "COVID-19", "NaN", "Infinity", "inf",
         "9" * 1001, "1" + ",000" * 400, "1/" + "9" * 1001,
@@ -145,8 +153,8 @@ def test_what_is_not_certain_is_unreadable(text: str) -> None:
         "3 × 5", "3 x 5", "3 times 5", "10 divided by 2", "ten minus 3", "5 squared", "5 plus x",
         "root of 9", "5 ± 2", "≥ 5", "≠ 5", "5+", "|-5|", "3 to 5", "5 or 6", "5 out of 10",
         "10:30", "at 10:30:15", "5 pm", "5 a.m.", "2024-05-12", "May 5", "May 5, 2024", "5 May",
-        "12 May 2024", "the 3rd of May", "12.05.2024", "555-1234", "- 5", "answer - 5",
-        "answer – 5", "5 5", "hundred and 5", "6 feet 2", "5 hours and a half",
+        "12 May 2024", "the 3rd of May", "12.05.2024", "555-1234", "- 5", "= 5!",
+        "(2)(5)", "5 5", "hundred and 5", "6 feet 2", "5 hours and a half",
     ],
 )  # fmt: skip
 def test_a_part_of_something_else_is_no_answer(text: str) -> None:
@@ -155,9 +163,35 @@ def test_a_part_of_something_else_is_no_answer(text: str) -> None:
     assert whole(text) is None
 
 
-def test_an_exclamation_mark_is_a_factorial_where_there_are_no_words() -> None:
-    assert last("5!") is last("= 5 !") is last("3! + 5!") is None
-    assert last("It is 5!") == last("**Answer: 5!**") == 5
+def test_an_exclamation_mark_at_the_end_of_a_sentence_is_no_factorial() -> None:
+    for text in ("= 5 !", "x = **5!**", "3! + 5!", "There are 5! ways", "5!!", "5! / x", "$5!$"):
+        assert last(text) is None, text
+    for text in ("5!", "It is 5!", "**Answer: 5!**", "It's 5! Well done.", '"5!"', "It is 5!\nBye"):
+        assert last(text) == 5, text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("The answer - 5", 5),
+        ("Result – 5", 5),
+        ("- 5 apples", 5),
+        ("Sold:\n- 3 pears\n- **5** apples", 5),
+        ("- 5", None),
+        ("List:\n- 5", None),
+        ("- 5 °C", None),
+        ("Answer: - 5", None),
+        ("It is - 5", None),
+        ("it fell to - 5", None),
+        ("-**5**", None),
+        ("= - 5", -5),
+        ("it is \u2212 5", -5),
+        ("It's -5.", -5),
+        ("That’s −5 outside", -5),
+    ],
+)
+def test_a_spaced_dash_is_no_sign_and_refused_where_it_may_be_one(text: str, value: Any) -> None:
+    assert last(text) == value
 
 
 @given(
@@ -231,6 +265,18 @@ def test_only_so_many_names_are_looked_at() -> None:
     assert last("5 " + "a1 " * MAX_LOOKED_AT) is None
 
 
+@given(
+    st.lists(
+        st.sampled_from([*"0159 -−.,/x*^eh(){}$\\_!", "km", "in", "million", "1 234", "a1", "10^"])
+    ).map("".join)
+    | HOSTILE_TEXT,
+    st.sampled_from([("It was 5 km, ", 7, 600), ("word ", 1, 2000), ("a1 ", 110, 3000)]),
+)
+def test_a_long_text_is_read_as_a_short_one(end: str, before: tuple[str, int, int]) -> None:
+    words, few, many = before
+    assert last(words * few + end) == last(words * many + end)
+
+
 @given(HOSTILE_TEXT, st.sampled_from([ENGLISH, GERMAN, Style(".", "share")]))
 def test_any_text_is_read_or_unreadable_and_a_whole_one_is_its_last(
     text: str, style: Style
@@ -244,6 +290,9 @@ def test_any_text_is_read_or_unreadable_and_a_whole_one_is_its_last(
     "text",
     ["1 " * 32_000, "9" * 65_000, "1," * 32_000, "1/" * 32_000, "-" * 65_000, "1 x 10^" * 9_000,
      "$ " * 32_000, "5" + " " * 65_000, "1 h " * 16_000,
+     "1h30min" * 9_000, "\\frac{3}{" * 9_000, "\\text{" * 9_000, "(9" * 32_000 + ")",
+     "1{,}" * 16_000, "more than " * 6_500 + "7", "_" * 65_000 + "7", "7" + "!" * 65_000,
+     "1°" * 32_000,
      "f(" * 32_000 + "5", "1 234 " * 9_000, "1e" * 32_000, "a1" * 32_000, "5 million" * 7_000],
     ids=lambda text: text[:9],
 )  # fmt: skip

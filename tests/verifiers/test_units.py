@@ -47,6 +47,12 @@ from verifiers.units import UNKNOWN, convert, find_unit, unit_named
         ("1", "kg/m³", "1000", "g/m3"),
         ("60", "litres per hour", "1", "l/min"),
         ("68", "deg. f", "20", "° C"),
+        ("1", "KM", "1", "Km"),
+        ("42", "kwh", "42", "KWH"),
+        ("50", "kmph", "50", "KM/H"),
+        ("21.5", "ºC", "21.5", "°C"),
+        ("12", "meters squared", "12", "square m"),
+        ("1", "foot cubed", "1", "cu ft"),
     ],
 )
 def test_known_equalities(one: str, unit: str, other: str, into: str) -> None:
@@ -95,8 +101,9 @@ def test_what_only_goes_on_with_the_sentence_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        " apples", " parsecs", "kmx", "km2x", "KM", "Mm", " per hour", "m_", "/day", "公里", "m³s",
-        "kg·m", "kg-force", "pound feet", "m m", "m/s²", "km/parsec", "°C/h", "km per 5", "Km",
+        " apples", " parsecs", "kmx", "km2x", "MM", "Mm", " per hour", "m_", "/day", "公里", "m³s",
+        "kg·m", "kg-force", "pound feet", "m m", "m/s²", "km/parsec", "°C/h", "km per 5", "gb",
+        "mwh", "NM",
     ],
 )  # fmt: skip
 def test_other_words_are_unknown_units(text: str) -> None:
