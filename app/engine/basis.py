@@ -32,6 +32,7 @@ def load_basis(model: LoadedModel, kind: BasisKind = "spectral") -> Basis:
             return unpack_basis(load_file(path))
         except (SafetensorError, KeyError, ValueError) as error:
             log.warning("the basis cache is damaged and is computed anew: %s", error)
+    log.info("computing the basis of %s, once", model.info.name)
     basis = compute_basis(_weights(model), kind)
     write_bytes(path, save(pack_basis(basis)))
     return basis
