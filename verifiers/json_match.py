@@ -9,7 +9,8 @@ Score = `parseable_weight` * parseable + (1 - `parseable_weight`) * fields, wher
   the expected list's end is an unexpected field, too.
 
 A field is right where its path leads through objects and lists as it does in the expected object:
-`a.0` of a list is not the key "0". Texts that look the same are the same.
+`a.0` of a list is not the key "0". Texts that look the same are the same, and so are keys;
+an object in which two keys look the same is malformed.
 
 Passes when every listed field is right, nothing is unexpected and nothing surrounds the object.
 """
@@ -26,7 +27,15 @@ from pydantic import Field, field_validator
 from verifiers.base import GraderConfig, ItemError, Judge, Outcome, Sample, family
 from verifiers.parsing import Malformed, find_object
 from verifiers.templates import ItemPath, item_value
-from verifiers.values import Missing, Normalise, canonical, look_up
+from verifiers.texts import normal
+from verifiers.values import (
+    Missing,
+    Normalise,
+    SameKeys,
+    canonical,
+    look_up,
+    with_normal_keys,
+)
 
 Path = tuple[str, ...]
 Weight = Annotated[float, Field(gt=0, le=1e6)]
@@ -59,9 +68,13 @@ class JsonMatchConfig(GraderConfig):
     @field_validator("fields")
     @classmethod
     def _are_paths(cls, fields: dict[str, float] | None) -> dict[str, float] | None:
+        seen: set[str] = set()
         for path in fields or ():
-            if "" in path.split("."):
+            if "" in normal(path).split("."):
                 raise ValueError(f"{path!r} is not a dotted path")
+            if normal(path) in seen:
+                raise ValueError(f"{path!r} looks the same as another path")
+            seen.add(normal(path))
         return fields
 
 
@@ -83,28 +96,34 @@ class JsonMatch(Judge[JsonMatchConfig, Wanted]):
         value = item_value(item, place)
         if not isinstance(value, dict):
             raise ItemError(f"the item's field '{place}' is not a JSON object")
+        try:
+            value = with_normal_keys(value)
+        except SameKeys as error:
+            raise ItemError(f"the item's field '{place}': {error}") from error
         if self.config.fields is None:
             return Wanted(value, {(key,): 1.0 for key in value})
-        fields = {tuple(path.split(".")): weight for path, weight in self.config.fields.items()}
+        listed = self.config.fields.items()
+        fields = {tuple(normal(path).split(".")): weight for path, weight in listed}
         for path in fields:
             _require(value, path, place)
         return Wanted(value, fields)
 
     def answers(self, item: dict[str, Any], expected: Wanted) -> tuple[str, ...]:
         """The expected object as JSON, its keys in the item's order."""
-        del item
-        return (json.dumps(expected.value, ensure_ascii=False),)
+        del expected
+        return (json.dumps(item_value(item, self.config.reference), ensure_ascii=False),)
 
     def compare(self, sample: Sample, expected: Wanted) -> Outcome:
         """Sub-scores are `parseable` and `fields`."""
         try:
             found = find_object(sample.output_text)
-        except Malformed:
+            value = with_normal_keys(found.value)
+        except (Malformed, SameKeys):
             return Outcome(False, 0.0, {"parseable": 0.0, "fields": 0.0})
         whole = found.alone or self.config.surrounding == "ignore"
         parseable = 1.0 if whole else 0.5
-        wrong = self._wrong(found.value, expected)
-        extra = 0 if self.config.unexpected == "ignore" else _unexpected(found.value, expected)
+        wrong = self._wrong(value, expected)
+        extra = 0 if self.config.unexpected == "ignore" else _unexpected(value, expected)
         share = _share(expected, wrong, extra)
         subscores = {"parseable": parseable, "fields": share}
         # Not decided by share == 1: rounding could hide a field of tiny weight.

@@ -33,7 +33,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
 
 
 class Normalise(BaseModel):
-    """What counts as the same value. Keys and names are always compared exactly."""
+    """What counts as the same value. In keys and names, case, spaces and punctuation count."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -102,6 +102,25 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+class SameKeys(ValueError):
+    """Two keys of one object look the same."""
+
+
+def with_normal_keys(value: Any) -> Any:
+    """Return a JSON value with the keys of all objects in normal form (`texts.normal`).
+
+    Raises SameKeys. Recursive: for values within MAX_DEPTH.
+    """
+    if isinstance(value, list):
+        return [with_normal_keys(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    result = {normal(key): with_normal_keys(one) for key, one in value.items()}
+    if len(result) != len(value):
+        raise SameKeys("two keys of one object look the same")
+    return result
 
 
 class Missing(Exception):

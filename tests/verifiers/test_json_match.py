@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.verifiers.strategies import JSON, KEYS, OBJECTS
-from verifiers import Grade, Sample, Status, build
+from verifiers import Grade, GraderConfigError, Sample, Status, build
 from verifiers.values import Normalise, canonical
 
 WEIGHTS = st.floats(0.01, 100)
@@ -187,3 +187,25 @@ def test_a_list_whose_every_element_is_listed_must_be_equal(
 ) -> None:
     fields = {f"a.{position}": 1 for position in range(len(wanted))}
     assert grade({"a": found}, {"a": wanted}, fields=fields).passed == (found == wanted)
+
+
+@pytest.mark.parametrize("escaped", [True, False])
+def test_keys_that_look_the_same_are_the_same(escaped: bool) -> None:
+    composed, split = "caf\u00e9", "cafe\u0301"
+    for one, other in ((composed, split), (split, composed), ("a\u200bb", "ab")):
+        output = json.dumps({one: {"in": [{one: 1}]}}, ensure_ascii=escaped)
+        answer = {other: {"in": [{other: 1}]}}
+        assert grade(output, answer).passed
+        assert grade(output, answer, fields={f"{one}.in.0.{one}": 1}).passed
+        reference = build({"type": "json_match"}).reference({"answer": answer})
+        assert reference == json.dumps(answer, ensure_ascii=False)
+
+
+def test_two_keys_that_look_the_same_are_malformed() -> None:
+    both = {"caf\u00e9": 1, "cafe\u0301": 1}
+    for output in (both, {"a": [both]}):
+        result = grade(output, {"caf\u00e9": 1}, unexpected="ignore")
+        assert (result.status, result.score) == (Status.FAILED, 0.0)
+    assert grade({}, {"a": both}).error_kind == "item"
+    with pytest.raises(GraderConfigError, match="looks the same"):
+        build({"type": "json_match", "fields": both})
