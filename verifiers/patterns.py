@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,6 +17,9 @@ MAX_PROGRAM = 2_000
 MAX_TEXT_BYTES = 32_768
 """RE2's time is linear in the product of the program and the text, so both are bounded."""
 
+# Quoted text, an escape, a class of POSIX, the beginning of a class with a bracket in it.
+_TOKEN = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.|\[:\^?\w+:\]|\[\^?\]?|.", re.DOTALL)
+_REPEATS = ("*", "+", "?", "{")
 _MAX_MEMORY = 1 << 20  # Bytes; what is larger is refused early, before it has cost much.
 
 
@@ -58,6 +63,26 @@ def literal(text: str) -> str:
     """Return the expression that matches exactly this text."""
     escaped: str = re2.escape(text)
     return escaped
+
+
+def repeated(pieces: Sequence[str | None]) -> tuple[bool, ...]:
+    """Tell for each piece of an expression whether it is a gap that what follows it repeats.
+
+    Gaps are None. In a class, as in `[...*]`, nothing is repeated.
+    """
+    result: list[bool] = []
+    in_class = False
+    for piece, after in zip(pieces, [*pieces[1:], ""], strict=True):
+        if piece is None:
+            result.append(not in_class and (after or "").startswith(_REPEATS))
+            continue
+        result.append(False)
+        for token in _TOKEN.findall(piece):
+            if in_class:
+                in_class = not token.endswith("]") or token[:1] == "\\" or token[:2] == "[:"
+            else:
+                in_class = token[:1] == "[" and token[:2] != "[:"
+    return tuple(result)
 
 
 @lru_cache(maxsize=256)

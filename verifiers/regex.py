@@ -4,7 +4,8 @@ The expressions are RE2's: no look-around and no back-references, and a time tha
 text, so that no completion can stall a training run. `.` leaves out line breaks (`(?s)` takes
 them), `\d` and `\w` are ASCII, `\pL` is any letter. A text of more than 32 KiB fails.
 
-`{{ item.x }}` in the pattern is the item's text, to be found as it stands; with
+`{{ item.x }}` in the pattern is the item's text, to be found as it stands; what repeats it, such as
+a `+` after it, repeats all of it. In a class, as in `[{{ item.x }}]`, it is its characters. With
 `item_text: pattern` it is an expression of its own, as if in `(?:...)`. Texts that look the same
 are the same: the text and the item's are searched in one normal form, the pattern in composed
 characters (NFC). The score is 0 or 1.
@@ -27,7 +28,7 @@ from verifiers.base import (
     Sample,
     family,
 )
-from verifiers.patterns import Pattern, TextTooLong, literal, parse_pattern
+from verifiers.patterns import Pattern, TextTooLong, literal, parse_pattern, repeated
 from verifiers.templates import (
     Bound,
     ItemTemplate,
@@ -82,10 +83,12 @@ class Regex(Judge[RegexConfig, _Search]):
     input: Template
     pattern: Template
     example: Template | None
+    repeated: tuple[bool, ...]
 
     def expect(self, item: dict[str, Any]) -> _Search:
         """Fill in the item."""
-        source = "".join(self._source(piece, item) for piece in self.pattern.pieces)
+        pieces = zip(self.pattern.pieces, self.repeated, strict=True)
+        source = "".join(self._source(piece, item, repeated) for piece, repeated in pieces)
         return _Search(self.input.bind(item), self._parsed(source))
 
     def compare(self, sample: Sample, expected: _Search) -> Outcome:
@@ -106,15 +109,17 @@ class Regex(Judge[RegexConfig, _Search]):
         text = None if self.example is None else self.example.bind(item).text
         return () if text is None else (text,)
 
-    def _source(self, piece: str | Steps | OutputPlace, item: dict[str, Any]) -> str:
+    def _source(
+        self, piece: str | Steps | OutputPlace, item: dict[str, Any], repeated: bool
+    ) -> str:
         if isinstance(piece, str):
             return unicodedata.normalize("NFC", piece)
-        text = Template((piece,)).bind(item).text or ""
+        text = Template((piece,)).bind(item, self.input.reads_json).text or ""
         text = normal(text).strip() if self.config.strip else normal(text)
         if not text.strip():
             raise ItemError("the item's field in the pattern is blank, and every text contains it")
         if self.config.item_text == "literal":
-            return literal(text)
+            return f"(?:{literal(text)})" if repeated else literal(text)
         self._parsed(text)  # By itself: brackets that it closes and opens are no expression.
         return f"(?:{text})"
 
@@ -133,7 +138,8 @@ def _make(config: RegexConfig) -> Regex:
         except ValueError as error:
             raise GraderConfigError("pattern", str(error)) from error
     example = None if config.example is None else parse_template(config.example)
-    return Regex(config, parse_template(config.input), pattern, example)
+    texts = [piece if isinstance(piece, str) else None for piece in pattern.pieces]
+    return Regex(config, parse_template(config.input), pattern, example, repeated(texts))
 
 
 REGEX = family(RegexConfig, _make)

@@ -14,6 +14,7 @@ from verifiers.patterns import (
     TextTooLong,
     literal,
     parse_pattern,
+    repeated,
 )
 
 TEXT = st.text(alphabet="abé.(\n", max_size=8)
@@ -97,3 +98,20 @@ def test_patterns_can_be_sent_to_another_process() -> None:
     sent = pickle.loads(pickle.dumps(pattern))
     assert sent == pattern == Pattern("a+", True)
     assert sent.found_in("xA")
+
+
+@pytest.mark.parametrize(
+    ("before", "in_class"),
+    [
+        *(("[", True), ("[^", True), ("[]", True), ("[^]", True), ("[[]", False), ("[a]", False)),
+        *((r"\[", False), (r"[\]", True), (r"[\]]", False), ("[[:alpha:]", True), ("[:a:]", False)),
+        *((r"\Q[\E", False), (r"\Q[", False), ("[[:alpha:]]", False), ("", False), ("a]", False)),
+    ],
+)
+def test_a_gap_is_repeated_by_what_follows_it_outside_of_a_class(
+    before: str, in_class: bool
+) -> None:
+    for after in ("*", "+", "?", "{2}"):
+        assert repeated([before, None, after]) == (False, not in_class, False)
+    assert repeated([before, None, "a*"]) == (False, False, False)
+    assert repeated([before, None]) == (False, False)

@@ -149,3 +149,22 @@ def test_texts_that_look_the_same_are_the_same() -> None:
     for pattern in ("^caf\u00e9$", "^cafe\u0301$", "^{{item.x}}$"):
         for text in ("caf\u00e9", "cafe\u0301", "ca\u00adf\u00e9"):
             assert grade(regex(pattern), text, {"x": "cafe\u0301"}).passed
+
+
+@given(
+    st.sampled_from(["ab", "a", "a.b", "a|b", "()", "[a]"]),
+    st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "+?", "|b", ""]),
+    st.text(alphabet="ab.|()[]", max_size=8),
+)
+def test_what_repeats_an_item_repeats_all_of_it(item: str, repeat: str, text: str) -> None:
+    python = re.compile(f"x(?:{re.escape(item)}){repeat}y")
+    grader = regex(f"x{{{{item.x}}}}{repeat}y")
+    for body in (text, item, item * 2, item * 3, ""):
+        found = python.search(f"x{body}y") is not None
+        assert grade(grader, f"x{body}y", {"x": item}).passed == found
+
+
+def test_in_a_class_an_item_is_its_characters() -> None:
+    grader = regex("^[{{item.x}}*]+$")
+    assert grade(grader, "b*a", {"x": "ab"}).passed
+    assert not grade(grader, "(ab)", {"x": "ab"}).passed
