@@ -2,8 +2,9 @@
 
 `eq` and `ne` compare the whole text; `like` and `ilike` ask whether the input contains the
 reference, `ilike` ignoring case. The score is 0 or 1. Where the completion lacks what a template
-reads, as one that is no JSON lacks `sample.output_json.city`, it fails under every operation. Texts
-that look the same are the same.
+reads, as one that is no JSON lacks `sample.output_json.city`, it fails under every operation.
+Texts that look the same are the same. Numbers are compared as they are written: 1.0 is `1.0`.
+Where a template reads a JSON value of the completion, 1 and 1.0 are the same on both sides.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class StringCheck(Judge[StringCheckConfig, _Texts]):
 
     def expect(self, item: dict[str, Any]) -> _Texts:
         """Fill in the item."""
-        texts = _Texts(self.input.bind(item), self.wanted.bind(item))
+        json = self.input.reads_json or self.wanted.reads_json
+        texts = _Texts(self.input.bind(item, json), self.wanted.bind(item, json))
         fixed = texts.reference.text
         if self.contains and fixed is not None and not normal(fixed).strip():
             raise ItemError("the reference is blank, and every text would contain it")

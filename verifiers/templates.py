@@ -12,9 +12,10 @@ As in OpenAI's graders there are two name spaces, and a path goes deeper by `.ke
 `output_json` and `output_tools` can also be written as filters, `sample.output_text | output_json`.
 
 A template is parsed once, when the grader is built. Filling it in is one pass: braces that come out
-of an item or a completion are plain text. Text goes in as it is, any other value as JSON, where 1.0
-is written 1. What the item lacks is the item's mistake; what the completion lacks makes the
-completion fail.
+of an item or a completion are plain text. Text goes in as it is, any other value as JSON writes it:
+1.0 of an item is `1.0`. Only where a place reads a JSON value of the completion are whole numbers
+written `1`, those of the item too, since a completion may write the same number either way. What
+the item lacks is the item's mistake; what the completion lacks makes the completion fail.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class OutputPlace:
             value = look_up(_output_value(self.source, sample), self.path)
         except (Malformed, Missing) as error:
             raise OutputError from error
-        text = _text(value)
+        text = _text(_whole(value))
         if value is None or not is_unicode(text):
             raise OutputError
         return text
@@ -98,16 +99,26 @@ class Template:
         return any(isinstance(piece, OutputPlace) for piece in self.pieces)
 
     @property
+    def reads_json(self) -> bool:
+        """True when a place reads a JSON value of the completion, not its text."""
+        places = (piece for piece in self.pieces if isinstance(piece, OutputPlace))
+        return any(place.source != "output_text" for place in places)
+
+    @property
     def constant(self) -> str | None:
         """The text that the template always gives, None if it depends on anything."""
         texts = [piece for piece in self.pieces if isinstance(piece, str)]
         return "".join(texts) if len(texts) == len(self.pieces) else None
 
-    def bind(self, item: dict[str, Any]) -> Bound:
-        """Fill in the item's fields; raises ItemError for one that is missing or null."""
+    def bind(self, item: dict[str, Any], beside_json: bool = False) -> Bound:
+        """Fill in the item's fields; raises ItemError for one that is missing or null.
+
+        `beside_json`: what it is compared with reads a JSON value of the completion.
+        """
+        whole = beside_json or self.reads_json
         return Bound(
             tuple(
-                _item_text(item, piece) if isinstance(piece, tuple) else piece
+                _item_text(item, piece, whole) if isinstance(piece, tuple) else piece
                 for piece in self.pieces
             )
         )
@@ -202,28 +213,28 @@ def _output_value(source: Source, sample: Sample) -> Any:
     return [
         {
             "type": "function",
-            "function": {"name": call.name, "arguments": _text(dict(call.arguments))},
+            "function": {"name": call.name, "arguments": _text(_whole(dict(call.arguments)))},
         }
         for call in readings
         if call.shape is not Shape.BROKEN
     ]
 
 
-def _item_text(item: dict[str, Any], path: Steps) -> str:
+def _item_text(item: dict[str, Any], path: Steps, whole: bool) -> str:
     value = item_value(item, path)
     if value is None:
         raise ItemError(f"the item's field '{'.'.join(path)}' is null")
-    return _text(value)
+    return _text(_whole(value) if whole else value)
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def _whole(value: Any) -> Any:
     """A value with its whole numbers as integers: 1.0 is the number that 1 is."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _whole(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_whole(one) for one in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,5 +1,6 @@
 """`string_check` against Python's own string operations."""
 
+import json
 from typing import Any
 
 import pytest
@@ -128,3 +129,10 @@ def test_a_whole_number_is_the_same_however_json_writes_it(output: str, answer: 
     assert grader.grade(Sample(output_text=output), {"answer": answer}).passed
     whole = check("eq", input="{{sample.output_json}}", reference='{"n": {{item.answer}}}')
     assert whole.grade(Sample(output_text=output), {"answer": answer}).passed
+
+
+@pytest.mark.parametrize("answer", [1.0, 1, 0.5, 1e100, [1.0], {"a": 2.0}, True])
+def test_a_value_of_an_item_is_the_text_that_json_writes(answer: Any) -> None:
+    grader = check("eq", input="{{sample.output_text}}", reference="{{item.answer}}")
+    assert grader.grade(Sample(output_text=json.dumps(answer)), {"answer": answer}).passed
+    assert grader.reference({"answer": answer}) == json.dumps(answer)
