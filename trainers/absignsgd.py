@@ -11,7 +11,9 @@ needs neither optimiser state nor most of the backward pass, and converges.  One
 A block is one transformer layer.  The layers below it run outside the trace: their inputs are not
 kept and they are not recomputed.  The state is the parameters and the clocks of the order.
 
-*Targets.*  x are an expert's parameters, fp32, on a base that may be INT4.
+*Targets.*  *expert*: x are an expert's parameters, fp32, on a base that may be INT4.  *full*: x are
+all weights of the layers of an unquantised base (``trainers.weights``), fp32, or bf16 with steps
+rounded at random.
 
 A gradient that is not finite votes zero.  A vote of zeros, where no worker had a usable gradient,
 skips the step and is counted; the clock of its block moves on, or it would be picked for ever.
@@ -35,8 +37,10 @@ from trainers import gradient_run, vote
 from trainers.backprop import Plan, ShouldStop, gradients, never
 from trainers.decoder import Decoder, Params, by_layer
 from trainers.gradient_run import Arrays, NextBatch, Outcome, Progress, Run
+from trainers.keys import generator
 from trainers.objectives import Batch
 from trainers.orders import Clocks, Order, advanced, periods, pick
+from trainers.weights import stochastically_rounded
 
 
 class ABSignSGDConfig(BaseModel):
@@ -67,7 +71,13 @@ class State(Run):
 
     @classmethod
     def fresh(cls, config: ABSignSGDConfig, params: Params, seed: int) -> State:
-        """The start of a run from the expert ``params``, fp32."""
+        """The start of a run from ``params``, an expert's or a model's layers'.
+
+        Raises ``ValueError`` if one is neither fp32 nor bf16.
+        """
+        for name, value in params.items():
+            if value.dtype not in (mx.float32, mx.bfloat16):
+                raise ValueError(f"{name} is {value.dtype}: only fp32 and bf16 can be trained")
         return cls(dict(params), seed, clocks=periods(len(blocks(params)), config.bias))
 
     def pack(self) -> Arrays:
@@ -140,7 +150,8 @@ def step(
     moved = any(sign.any().item() for sign in s.values())
     if moved:
         lr = config.lr * (1 - (1 - config.lr_end) * gradient_run.share_done(config, state))
-        state.params |= descended(x, s, lr, config.weight_decay)  # (4)
+        rounding = generator(state.seed, "rounding", state.iteration)
+        state.params |= descended(x, s, lr, config.weight_decay, rounding)  # (4)
     state.clocks, state.last = advanced(state.clocks, block, config.bias), block
     return Outcome((layer,) if moved else (), 0 if batch is None else batch.tokens.size)
 
@@ -163,8 +174,14 @@ def _signs(
     return loss, signs if finite else None
 
 
-def descended(x: Params, signs: Params, lr: float, weight_decay: float) -> Params:
-    """(4): the block after a step, evaluated."""
-    new = {name: (1 - lr * weight_decay) * value - lr * signs[name] for name, value in x.items()}
-    mx.eval(new)
+def descended(
+    x: Params, signs: Params, lr: float, weight_decay: float, rounding: np.random.Generator
+) -> Params:
+    """(4): the block after a step, computed in fp32; evaluated."""
+    new: Params = {}
+    for name in sorted(x):
+        exact = (1 - lr * weight_decay) * x[name].astype(mx.float32) - lr * signs[name]
+        half = x[name].dtype == mx.bfloat16
+        new[name] = stochastically_rounded(exact, rounding) if half else exact
+        mx.eval(new[name])
     return new

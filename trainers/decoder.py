@@ -1,9 +1,9 @@
-"""A frozen decoder whose layers are functions of an expert's parameters.
+"""A decoder whose layers are functions of what is trained.
 
 ``Decoder.layer(index, params, hidden)`` is what the gradient trainers differentiate: explicit, and
-pure as seen from outside.  The base model's weights, INT4 or not, are never written.  The expert
-acts on the linear layers through an *edit* (``trainers.lora``, ``trainers.spectral_edit``); with
-no parameters at all, a layer is the base model's.
+pure as seen from outside.  In an ``EditedDecoder`` the base's weights, INT4 or not, are never
+written: the expert acts on the linear layers through an *edit* (``trainers.lora``,
+``trainers.spectral_edit``), and with no parameters at all, a layer is the base model's.
 
 What differs between model families is handed in: how tokens are embedded (Gemma scales them), the
 window of each layer's attention, and the head with the final norm (tied or not, capped or not).
@@ -88,8 +88,27 @@ def dequantised(linear: Any, dtype: mx.Dtype) -> mx.array:
     ).astype(dtype)
 
 
-class Decoder:
-    """A base model, cut where the per-layer loop cuts it.
+class Decoder(Protocol):
+    """A model, cut where the per-layer loop cuts it."""
+
+    def embed(self, tokens: mx.array, /) -> mx.array:
+        """(B, L) tokens -> (B, L, hidden)."""
+
+    def head(self, hidden: mx.array, /) -> mx.array:
+        """(R, hidden) output of the last layer -> (R, vocab) logits, final norm included."""
+
+    def layer(self, index: int, params: Mapping[str, mx.array], hidden: mx.array) -> mx.array:
+        """(B, L, hidden) -> (B, L, hidden); ``params`` of this layer, under their full names.
+
+        Rows are padded on the right: causal attention then needs no mask for it.
+        """
+
+    def __len__(self) -> int:
+        """Number of layers."""
+
+
+class EditedDecoder:
+    """A frozen base model whose linear layers an expert edits.
 
     Args:
         layers: mlx-lm's blocks; their projections are wrapped in place.
@@ -126,10 +145,7 @@ class Decoder:
         return len(self._layers)
 
     def layer(self, index: int, params: Mapping[str, mx.array], hidden: mx.array) -> mx.array:
-        """(B, L, hidden) -> (B, L, hidden); ``params`` of this layer, under their full names.
-
-        Rows are padded on the right: causal attention then needs no mask for it.
-        """
+        """The layer under an expert's ``params`` (``Decoder.layer``)."""
         self._binding.params = params
         try:
             mask = causal_mask(hidden.shape[1], self._windows[index])

@@ -39,7 +39,7 @@ class Run:
     """What every gradient trainer's state holds.
 
     Attributes:
-        params: the expert, fp32, parameter name -> array.
+        params: what is trained, parameter name -> array.
         seed: key of all randomness.
         iteration: iterations done; also the data cursor.
         skipped: iterations whose batch held nothing to train on.
@@ -162,8 +162,20 @@ def pack(groups: Mapping[str, Mapping[str, mx.array]], fields: Mapping[str, Any]
     meta = json.dumps({"names": names, "fields": dict(fields)})
     arrays: Arrays = {"meta": np.frombuffer(meta.encode(), dtype=np.uint8)}
     for group, values in groups.items():
-        arrays |= {f"{group}/{name}": np.array(value) for name, value in values.items()}
+        arrays |= {f"{group}/{name}": _stored(value) for name, value in values.items()}
     return arrays
+
+
+def _stored(value: mx.array) -> npt.NDArray[np.generic]:
+    """fp32 as it is, bf16, which NumPy lacks, as its bits."""
+    return np.array(mx.view(value, mx.uint16) if value.dtype == mx.bfloat16 else value)
+
+
+def _restored(array: npt.NDArray[Any]) -> mx.array:
+    if array.dtype not in (np.float32, np.uint16):  # MLX would make fp32 of float64
+        raise ValueError(f"{array.dtype} is no type of a run's state")
+    value = mx.array(array)
+    return mx.view(value, mx.bfloat16) if value.dtype == mx.uint16 else value
 
 
 def unpack(
@@ -184,10 +196,11 @@ def unpack(
         raise ValueError("the state's fields are not those of a run")
     if set(arrays) != {"meta"} | {f"{group}/{name}" for group in groups for name in names}:
         raise ValueError("the state's arrays are not those of a run")
-    for name in names:
-        values = [arrays[f"{group}/{name}"] for group in groups]
-        if any(v.dtype != np.float32 or v.shape != values[0].shape for v in values):
-            raise ValueError(f"{name} must be fp32 arrays of one shape")
-        if not all(np.isfinite(v).all() for v in values):
-            raise ValueError(f"{name} holds NaN or infinity")
-    return [{n: mx.array(arrays[f"{group}/{n}"]) for n in names} for group in groups], found
+    restored = [{n: _restored(arrays[f"{group}/{n}"]) for n in names} for group in groups]
+    for name, first in restored[0].items():
+        values = [group[name] for group in restored]
+        if any(v.dtype != first.dtype or v.shape != first.shape for v in values):
+            raise ValueError(f"{name} must be arrays of one type and shape")
+    if not all(all_finite(group) for group in restored):
+        raise ValueError("the state holds NaN or infinity")
+    return restored, found

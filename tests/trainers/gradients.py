@@ -15,7 +15,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from app.engine.basis import load_basis
 from trainers import lora
-from trainers.decoder import Decoder, matrix_shapes
+from trainers.decoder import EditedDecoder, matrix_shapes
 from trainers.spectral import Basis
 from trainers.spectral_edit import SpectralEdit
 
@@ -28,10 +28,10 @@ def module_of(folder: Path, quantised: bool) -> nn.Module:
     return models.load(folder, dtype=mx.float32, dense_fp32=not quantised).module
 
 
-def decoder_of(module: nn.Module, edit: Any, dense: bool = False) -> Decoder:
+def decoder_of(module: nn.Module, edit: Any, dense: bool = False) -> EditedDecoder:
     """The model as the trainers take it; its projections are wrapped in place."""
     stack: Any = models.inner(module)
-    return Decoder(
+    return EditedDecoder(
         stack.layers,
         models.attention_windows(module),
         lambda tokens: models.embed(module, tokens),
@@ -111,7 +111,7 @@ class ExplicitSpectral:
         return logits
 
 
-def references(folder: Path, kind: str, quantised: bool) -> tuple[Decoder, Params, Any]:
+def references(folder: Path, kind: str, quantised: bool) -> tuple[EditedDecoder, Params, Any]:
     """A decoder, an expert's parameters, and the same model as a plain function of them."""
     module = module_of(folder, quantised)
     if kind == "lora":
