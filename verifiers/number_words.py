@@ -28,7 +28,7 @@ def word_set(words: str) -> frozenset[str]:
 _CHANGES = word_set(
     # bounds and comparisons; "than" is that of more, less, fewer, greater, other, rather
     "than least most under over below above beneath beyond exceed exceeds exceeding exceeded "
-    "surpass surpasses surpassing past within nearly almost barely hardly maximum minimum max min "
+    "surpass surpasses surpassing within nearly almost barely hardly maximum minimum max min "
     "except excluding excepting besides unlike versus vs near until till before minus negative "
     # multiples and parts
     "half halve halved double doubled twice thrice triple tripled treble quadruple quarter square "
@@ -52,6 +52,7 @@ _BEFORE = {
     ),
     "from": word_set("far different apart aside away starting"),
     "as": word_set("much many little few"),
+    "past": word_set("half quarter is just well far"),
     "but": word_set("all anything everything nothing everyone anyone"),
 }
 _COUNTS_UP = word_set(

@@ -35,7 +35,7 @@ HEDGES = [
     "neither", "no longer", "I don't think it is", "is definitely not", "I would not say",
     "not even",
     "far from", "different from", "all but", "anything but", "as many as",
-    "nowhere near", "until", "f of",
+    "nowhere near", "half past", "until", "f of",
     "negative of",
     "instead of", "without", "the opposite of", "the reciprocal of",
 ]  # fmt: skip
@@ -61,7 +61,8 @@ FRAMES = [
     "=> {}", "→ {}", "Not 6 but {}.", "No, it is {}.", "Half of that is {}.", "Twice that is {}",
     "It is not 6. It is {}.", "2 + 2 comes to {}", "at a speed of {}", "the remainder of {}",
     "by a factor of {}", "There are {} of them.", "I have {} left", "{}, I think", "equal to {}",
-    "the answer to question 3 is {}", "The largest is {}", "They meet after {} days", "1. {}",
+    "the answer to question 3 is {}", "The largest is {}", "They meet after {} days",
+    "for the past {} days", "1. {}",
     "The minimum is {}.", "$x = {}$", "\\(x = {}\\)", "\\text{{Answer: }}{}", "so {} i guess",
     "The number of students that did not pass is {}.", "At least, I think it is {}.", "Sure! {}",
 ]  # fmt: skip
@@ -115,6 +116,8 @@ def test_a_right_answer_passes_in_any_frame(
         ("On May 5 we met", 5), ("15 (= 3 * 4)", 15), ("Question 7 (3 * 5)", 7),
         ("24 (3 * 8) x", 24),
         ("1h30min", 30), ("a1h30min", "30 min"), ("3/4/5.", "3/4"), ("3/4.5", "3/4"),
+        ("x - 1 h 30 min", "30 min"),
+        ("2 × 1 h 30 min", "30 min"),
         ("5 ft, 12 in", "6 ft"),
     ],
 )  # fmt: skip
