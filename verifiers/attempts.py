@@ -34,10 +34,11 @@ def _words(text: str) -> frozenset[str]:
 
 _POSSIBLE = re.compile(r"[(\[{<:=&\\]|[^\x00-\x7f]")
 _MARKS = re.compile(
-    r"[<\[][^<>\[\]\n]{0,30}?(?:tool|function)[\W_]{0,3}(?:calls?|use)(?![a-z])|<function\b|<invoke\b"
-    r"|<\|open\|>\s*tools|python_tag|\b(?:action|tool)[ _]?input[\"']?\s*[:=]",
+    r"[<\[](?:[^<>\[\]\n]{0,30}?(?:tool|function)[\W_]{0,3}(?:calls?|use)(?![a-z])"
+    r"|(?<=<)(?:function\b|invoke\b|\|open\|>\s*+tools|\|python_tag))",
     re.IGNORECASE,
 )
+_INPUT = re.compile(r"\b(?:action|tool)[ _]?input[\"']?\s*[:=]")
 # A word, what may stand between a name and its bracket, and the bracket.
 _BRACKETED = re.compile(r"(?<!\w)(\w++)([\s\"'`*~:=>|-]*+)([(\[{<])")
 _WORD = re.compile(r"\w+")
@@ -67,11 +68,9 @@ _QUOTING = frozenset("\"'`*~")
 _RUNNERS = _words("call run execute exec invoke apply function tool action do use")
 _RUN = re.compile(r"[\s\"'`]*+([\w.-]{1,80})[\"'`\s]*+[,)]")
 
-# A key, a sign and a value: what stands before the next sign, comma or bracket. Looked ahead at, so
-# that the key that the value may end in is seen, too.
-_PAIR = re.compile(
-    r"(?<!\w)(\w*+)[^\w:=]{0,60}+[:=]++>?[\s\[({\"'`+]*+(?=([^,:={}\[\]\n;]{0,80}+)([:=]?))"
-)
+# The sign between a key and a value, and the value: what stands before the next sign, comma or
+# bracket. Where that is a sign, the next key is a part of it.
+_PAIR = re.compile(r"[:=]++>?[\s\[({\"'`+]*+(?=([^,:={}\[\]\n;]{0,80}+)([:=]?))")
 _LAST_WORD = re.compile(r"[\"'`]?\w*+\W*$")
 _QUOTED = re.compile(r"[\"'](?=([^\"'{}\[\]:,\n]{1,80}+)[\"']++(?!\s*+[:=]))")
 _VALUE_NAME = re.compile(r"[A-Za-z_][\w./-]{0,63}")
@@ -87,7 +86,7 @@ _ARGUMENT_KEYS = _words(
 )
 _NO_NAMES = _words("none null nil nothing no false true undefined na empty string")
 _NO_FUNCTIONS = _words("left right bigl bigr boxed text mathrm frac sqrt and or")
-_LOOK = 80
+_LOOK = 80  # characters before a sign or a bracket, for what the last words there are
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def attempts_call(
         return False
     known = _known(frozenset(names))
     return any(
-        _MARKS.search(one) is not None
+        _has_marks(one)
         or _has_pairs(one, known, only)
         or (lines and _has_brackets(one, known, only))
         for one in folds(text)
@@ -123,8 +122,16 @@ def _known(names: frozenset[str]) -> _Known:
     return _Known(folded, frozenset(map(squeezed, folded)) - {""})
 
 
+def _has_marks(text: str) -> bool:
+    if ("<" in text or "[" in text) and _MARKS.search(text):
+        return True
+    lowered = text.lower()
+    return "input" in lowered and _INPUT.search(lowered) is not None
+
+
 def _has_brackets(text: str, known: _Known, only: bool) -> bool:
-    if known.squeezed and any(squeezed(one[1]) in known.squeezed for one in _TAG.finditer(text)):
+    tags = _TAG.finditer(text) if known.squeezed and "<" in text else ()
+    if any(squeezed(one[1]) in known.squeezed for one in tags):
         return True
     return any(
         (bool(known.squeezed) and _calls_known(match, known))
@@ -208,13 +215,13 @@ def _has_pairs(text: str, known: _Known, only: bool) -> bool:
             return True
     named = with_arguments = False
     for match in _PAIR.finditer(text):
-        key, value = squeezed(match[1]), match[2]
-        value = _LAST_WORD.sub("", value) if match[3] else value
-        braced = match.start(2) > inside
-        if known.squeezed and (braced or key in _NAME_KEYS) and _is_name(value, known):
+        value = _LAST_WORD.sub("", match[1]) if match[2] else match[1]
+        braced = match.start(1) > inside
+        if known.squeezed and _is_name(value, known) and (braced or _key(match) in _NAME_KEYS):
             return True
         if only or brace < 0:
             continue
+        key = _key(match)
         with_arguments = with_arguments or key in _ARGUMENT_KEYS
         if key in _NAME_KEYS and _may_be_name(value):
             if key in _CALL_KEYS and braced:
@@ -223,11 +230,18 @@ def _has_pairs(text: str, known: _Known, only: bool) -> bool:
     return named and with_arguments
 
 
+def _key(match: re.Match[str]) -> str:
+    """Return the last word before a sign."""
+    words = _WORD.findall(match.string[max(0, match.start() - _LOOK) : match.start()])
+    return squeezed(words[-1]) if words else ""
+
+
 def _is_name(value: str, known: _Known) -> bool:
     if squeezed(value) in known.squeezed:
         return True
-    last = re.split(r"[./]", value)[-1]
-    return last != value and squeezed(last) in known.squeezed
+    if "." not in value and "/" not in value:
+        return False
+    return squeezed(re.split(r"[./]", value)[-1]) in known.squeezed
 
 
 def _may_be_name(value: str) -> bool:

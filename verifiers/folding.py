@@ -80,7 +80,7 @@ def squeezed(text: str) -> str:
 
 def _plain(text: str) -> str:
     if text.isascii():
-        return _DROPPED.sub("", text)
+        return text if text.isprintable() else _DROPPED.sub("", text)
     text = _SURROGATES.sub(_joined, text).translate(_FOLDED)
     decomposed = unicodedata.normalize("NFKD", normal(text))
     return _DROPPED.sub("", decomposed).translate(_FOLDED)
