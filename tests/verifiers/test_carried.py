@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.verifiers.strategies import JSON
 from verifiers import sandbox
-from verifiers.carried import NotJson, are_genuine, json_value, same_json
+from verifiers.carried import NotJson, are_genuine, json_value, same_json, scalar_value
 
 TIMEOUT_S = 30.0
 
@@ -51,6 +51,19 @@ def test_json_comes_out_as_it_is_if_it_has_no_more_parts_than_it_may(value: Any,
 def test_what_is_no_json_stays_inside(expression: str) -> None:
     with pytest.raises(NotJson):
         carried(expression, 100, "class Box: pass")
+    with pytest.raises(NotJson), sandbox.session(TIMEOUT_S) as session:
+        session.run("class Box: pass")
+        scalar_value(session, expression)
+
+
+@given(JSON)
+def test_only_what_has_no_parts_is_a_scalar(value: Any) -> None:
+    with sandbox.session(TIMEOUT_S) as session:
+        if isinstance(value, list | dict):
+            with pytest.raises(NotJson):
+                scalar_value(session, repr(value))
+        else:
+            assert same_json(scalar_value(session, repr(value)), value)
 
 
 def test_lists_that_hold_each_other_many_times_are_counted_in_each() -> None:
