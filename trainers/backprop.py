@@ -30,7 +30,7 @@ import mlx.core as mx
 from trainers.decoder import Decoder, Params, by_layer
 from trainers.objectives import Batch
 
-CHUNK_ROWS = 64
+CHUNK_ROWS = 32
 """Rows of hidden states whose logits exist at once."""
 
 OnGradient = Callable[[int, Params], None]
