@@ -72,6 +72,19 @@ def test_gradients_are_those_of_the_whole_model(
     assert gradients.relative_error(found, wanted) <= 1e-5
 
 
+def test_a_capped_head_is_differentiated(folder_of: Callable[[str], Path]):
+    decoder, params, plain = gradients.references(folder_of("llama"), "lora", True)
+    batch, head = batch_of(), decoder.head
+    decoder.head = lambda hidden: 5 * mx.tanh(head(hidden) / 5)
+    loss = whole_loss(batch)
+    wanted_loss, wanted = gradients.plain_gradient(
+        plain, params, lambda logits: loss(5 * mx.tanh(logits / 5)), batch.tokens
+    )
+    found_loss, found = run(decoder, params, batch, chunk_rows=5)
+    assert found_loss == pytest.approx(wanted_loss, rel=1e-5)
+    assert gradients.relative_error(found, wanted) <= 1e-5
+
+
 @pytest.mark.parametrize("kind", ["lora", "spectral"])
 def test_gradients_are_finite_differences_of_the_loss(kind: str, folder_of: Callable[[str], Path]):
     decoder, params, _ = gradients.references(folder_of("llama"), kind, True)
