@@ -6,10 +6,10 @@ text (`verifiers/folding.py`) these are attempts:
 
 * a marker of a tool call, such as `<tool_call>`, `[TOOL_CALLS]`, `<function=`, `Action Input:`;
 * a known name with a bracket right after it, or `{`, or with another bracket after a space if what
-  is in it looks like arguments: `key=`, `key:`, a quote, a literal, nothing. Bare words after a
-  space count only if name and brackets are the whole line: "nothing is off (the hall is dark)";
+  is in it looks like arguments: `key=`, `key:`, a quote, an object, nothing. Bare words or numbers
+  after a space count only if name and brackets are the whole line: "nothing is off (it is dark)";
 * a known name that is the value of a key that names calls (`name`, `tool`, `action`, ...), or,
-  behind a brace, of any key or in quotes;
+  behind a brace, of any key or in quotes, or in quotes before an object: `["off", {...}]`;
 * any name of more than one letter with `(` right after it, and with a space if `key=` or `)`
   follows; endings such as "light(s)" are none;
 * behind a brace, a key such as `tool` with a name as its value, or `name` or `action` where another
@@ -24,6 +24,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from verifiers.folding import folds, squeezed
 
@@ -40,7 +41,7 @@ _MARKS = re.compile(
 )
 _INPUT = re.compile(r"\b(?:action|tool)[ _]?input[\"']?\s*[:=]")
 # A word, what may stand between a name and its bracket, and the bracket.
-_BRACKETED = re.compile(r"(?<!\w)(\w++)([\s\"'`*~:=>|-]*+)([(\[{<])")
+_BRACKETED = re.compile(r"(?<!\w)(\w++)([\s\"'`*~:=>|!?.)-]*+)([(\[{<])")
 _WORD = re.compile(r"\w+")
 _TAG = re.compile(r"<\s*(\w{1,80})")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -51,9 +52,9 @@ _PROSE_KEYS = (
 _KEYED = r"[\w.-]++\s*+(?:=(?!=)|:=|->)"
 _TEXT = r"[rbfu]{0,2}[\"']"
 _COLON = rf"(?!(?:{_PROSE_KEYS})\b)[a-z_][\w-]*+\s*+:(?!//)"
-_LITERAL = r"(?:[-+]?[0-9][0-9_.]*+|true|false|null|none)\s*+[,)\]}]"
+_STAR = r"\*{0,2}(?:\{|\[\s*+[\"'{\[0-9])|\*{1,2}\w++\s*+\)"
 _ARGUMENT = re.compile(
-    rf"\s*+(?:\)|{_KEYED}|{_TEXT}|{_COLON}|{_LITERAL}|\*{{0,2}}[\[{{]|\*{{1,2}}\w++\s*+\))",
+    rf"\s*+(?:\)|{_KEYED}|{_TEXT}|{_COLON}|{_STAR})",
     re.IGNORECASE,
 )
 _SURE_ARGUMENT = re.compile(rf"\s*+(?:\)|{_KEYED})")
@@ -65,6 +66,7 @@ _NO_ARGUMENT = re.compile(
     r"[^A-Za-z\"']|(?:br|b|i|u|s|p|em|strong|code|span|div|sub|sup|li|ul|ol|td|tr|hr|a)\b"
 )
 _QUOTING = frozenset("\"'`*~")
+_ENDS = frozenset("!?.)")  # as in `off!(hall)`, `off?.(hall)` and `(off)(hall)`
 _RUNNERS = _words("call run execute exec invoke apply function tool action do use")
 _RUN = re.compile(r"[\s\"'`]*+([\w.-]{1,80})[\"'`\s]*+[,)]")
 
@@ -73,6 +75,9 @@ _RUN = re.compile(r"[\s\"'`]*+([\w.-]{1,80})[\"'`\s]*+[,)]")
 _PAIR = re.compile(r"[:=]++>?[\s\[({\"'`+]*+(?=([^,:={}\[\]\n;]{0,80}+)([:=]?))")
 _LAST_WORD = re.compile(r"[\"'`]?\w*+\W*$")
 _QUOTED = re.compile(r"[\"'](?=([^\"'{}\[\]:,\n]{1,80}+)[\"']++(?!\s*+[:=]))")
+_LISTED = re.compile(r"[\"'](?=([^\"'{}\[\]:,\n]{1,80}+)[\"']++\s*+,\s*+[{\[])")
+# What belongs to no name, or joins the parts of one: `"o" + "ff"`.
+_NO_PART = re.compile(r"[\"'`]\s*+\+\s*+|[\"'`)+]")
 _VALUE_NAME = re.compile(r"[A-Za-z_][\w./-]{0,63}")
 _CALL_KEYS = _words(
     "tool function toolname functionname toolcall functioncall toolcalls functioncalls"
@@ -173,12 +178,13 @@ def _is_called(match: re.Match[str], known: _Known) -> bool:
         return True
     if bracket == "<":
         return not gap and _NO_ARGUMENT.match(text, inside) is None
-    if not set(gap) - _QUOTING:
+    if not set(gap) - _QUOTING - _ENDS:
         footnote = bracket == "[" and text.startswith("^", inside)
         return not footnote and not _ENDING.match(text, inside)
     if _ARGUMENT.match(text, inside):
         return True
-    return match[1] in known.exact and _is_line(match) and bool(_BARE_LINE.match(text, inside))
+    alone = match[1] in known.exact and not gap.strip()
+    return alone and _is_line(match) and bool(_BARE_LINE.match(text, inside))
 
 
 def _calls_something(match: re.Match[str]) -> bool:
@@ -210,7 +216,7 @@ def _has_pairs(text: str, known: _Known, only: bool) -> bool:
     brace = text.find("{")
     inside = brace if brace >= 0 else len(text)
     if known.squeezed and brace >= 0:
-        quoted = _QUOTED.finditer(text, brace)
+        quoted = chain(_QUOTED.finditer(text, brace), _LISTED.finditer(text))
         if any(_is_name(one[1], known) for one in quoted):
             return True
     named = with_arguments = False
@@ -245,5 +251,5 @@ def _is_name(value: str, known: _Known) -> bool:
 
 
 def _may_be_name(value: str) -> bool:
-    bare = re.sub(r"[\"'`)+]", "", value).strip()
+    bare = _NO_PART.sub("", value).strip()
     return bool(_VALUE_NAME.fullmatch(bare)) and squeezed(bare) not in _NO_NAMES

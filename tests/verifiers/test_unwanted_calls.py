@@ -102,6 +102,8 @@ def test_what_a_tester_hid_is_seen_in_either_syntax_whether_names_are_known(
     [
         *("{off: {area: hall}}", "off (hall)", "none; off ('hall')", "off {area: hall}"),
         *('{"do": "off", "where": "hall"}', '<off area="hall"/>', "Action: off", "off<hall>"),
+        *("off (1)", "off!(hall)", "off?.(hall)", "(off)(hall)", '["off", {"area": "hall"}]'),
+        *('{"name": "o" + "ff"}', "{'do' = 'off'}", 'off ([1, "x"])', "so off (**{'a': 1})"),
         *("off.call(hall)", 'call("off", 1)', '{"off": ["hall"]}', "- off = {hall}"),
     ],
 )
@@ -177,6 +179,13 @@ Its mode = off, I think.
 x < 5 & y > 3
 The result is 10 - 3 = 7 (seven).
 No function fits, so none is called.
+I left everything off ([Hall] is empty).
+Turn it off: (1) press; (2) hold.
+The switch: off (0) or open (1).
+"off" (noun): not on.
+"off" (noun)
+{"answer": "The hall is dark."}
+Say "turn off" to me (or "off").
 The door is open(ed) and the timer(s) run."""
 WRITTEN = PROSE.split("\n")
 
