@@ -41,7 +41,7 @@ import builtins
 import functools
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -143,6 +143,10 @@ class UnitTests(Judge[UnitTestsConfig, Suite]):
         object.__setattr__(self, "_setup_problem", functools.cache(self._find_setup_problem))
         remembered = functools.lru_cache(maxsize=_MEMORY)(self._find_problem)
         object.__setattr__(self, "_problem_of", remembered)
+
+    def __reduce__(self) -> tuple[type[UnitTests], tuple[Any, ...]]:
+        """Another process gets what it is made of, and finds out the rest for itself."""
+        return type(self), tuple(getattr(self, one.name) for one in fields(self) if one.init)
 
     def answers(self, item: dict[str, Any], expected: Suite) -> Iterable[str]:
         """The item's right code, where the configuration says where it is."""
