@@ -134,7 +134,7 @@ class UnitTests(Judge[UnitTestsConfig, Suite]):
     What setup does by itself, and what right code does, is the same every time and found out once.
     """
 
-    checks: tuple[Check, ...]
+    checks: tuple[Check, ...] = field(compare=False)  # made of `config`
     _setup_problem: Callable[[], str | None] = field(init=False, repr=False, compare=False)
     _problem_of: Callable[[Suite], str | None] = field(init=False, repr=False, compare=False)
 
