@@ -2,7 +2,8 @@ r"""Where the answer of a mathematical text is, and how it is written.
 
 The answer is what the last `\boxed{...}` holds, else what the last line with the word "answer"
 says, else the last line. Formulas stand in it alone or between dollar signs; a line with words is
-prose, of which math-verify finds the last number or formula.
+prose, of which math-verify finds the last number or formula. What the words around that make of it
+("not 7", "half of 7", "7 or more") is read as `numeric` reads it: then it is no answer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+
+from verifiers.number_after import refuse_after
+from verifiers.number_words import LOOK, Unreadable, bare, refuse_words
 
 MAX_CHARS = 400
 """A longer answer is not read: the time that math-verify's grammar takes grows fast."""
@@ -20,6 +24,9 @@ _SAYS = re.compile(r"answer(?:\s+is)?\s*[:=]?\s*", re.IGNORECASE)
 _DELIMITED = re.compile(r"\$|\\\(|\\\[")
 _NAMES = re.compile(r"\\(?:text|textbf|mathrm|mathbf|operatorname|begin|end)\s*\{[^{}]*\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_MINUS = re.compile(r"(?<![0-9)}$] )(?<!\w)(?:minus|negative)\s+(\$?)\s*(?=[0-9])", re.IGNORECASE)
+# Each at once from its start: what is never closed is looked at once.
+_SAID = re.compile(r"\$+[^$]{1,400}\$+|\\[(\[].{1,400}?\\[)\]]|[0-9](?:[0-9,./]*[0-9])?")
 _MIXED = re.compile(r"(?<![0-9.,])([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)(?![0-9.,])")
 _SCIENTIFIC = re.compile(
     r"(?<![0-9.])([0-9]{1,40}(?:\.[0-9]{1,40})?)"
@@ -64,9 +71,12 @@ def answer_in(text: str, boxed_only: bool) -> Written | None:
     line = _last_line(text)
     if line is None:
         return None
+    line = _MINUS.sub(r"\1-", line.lstrip("# "))  # `#### 7`, as in GSM8K
     said = _SAYS.match(line)
     stated = formula((line[said.end() :] if said else line).strip("*").rstrip(".,;:"))
-    return Written(line, prose=True) if _is_prose(stated.text) else stated
+    if not _is_prose(stated.text):
+        return stated
+    return Written(line, prose=True) if _is_said(line) else None
 
 
 def formula(text: str) -> Written:
@@ -107,6 +117,21 @@ def _last_line(text: str) -> str | None:
         if place >= 0 and _SAYS.sub("", line[place:], count=1).strip("*. "):
             return line[place:]
     return lines[-1] if lines else None
+
+
+def _is_said(line: str) -> bool:
+    """Whether the last number or formula of a line is what the line says, by the words around."""
+    found = list(_SAID.finditer(line[-MAX_CHARS:]))
+    if not found:
+        return True
+    last = found[-1]
+    before = last.string[max(0, last.start() - LOOK) : last.start()]
+    try:
+        refuse_words(bare(before))
+        refuse_after(last.string, last.start(), last.end())
+    except Unreadable:
+        return False
+    return True
 
 
 def _is_prose(text: str) -> bool:

@@ -51,6 +51,30 @@ class _Part:
 
 def solution(text: str, wanted: frozenset[str]) -> str:
     """Return the code of an answer that is to define the wanted names."""
+    return _without_main(_code(text, wanted))
+
+
+def _without_main(code: str) -> str:
+    """The code without what it does as a script, under `if __name__ == "__main__":`."""
+    if "__main__" not in code:
+        return code
+    try:
+        body = parse(code).body
+    except ValueError:
+        return code
+    lines = code.split("\n")
+    for node in body:
+        if isinstance(node, ast.If) and not node.orelse and _asks_for_main(node.test):
+            end = node.end_lineno or node.lineno
+            lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
+    return "\n".join(lines)
+
+
+def _asks_for_main(test: ast.expr) -> bool:
+    return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
+
+
+def _code(text: str, wanted: frozenset[str]) -> str:
     found = list(blocks(text))
     if not found:
         return _unfenced(text, wanted)

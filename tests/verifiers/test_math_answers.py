@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.verifiers.strategies import HOSTILE_TEXT
+from verifiers import Sample, build
 from verifiers.math_answers import Written, answer_in, formula
+
+MATH_7 = build({"type": "math"})
 
 
 @pytest.mark.parametrize(
@@ -84,3 +87,45 @@ def test_any_text_has_an_answer_or_none(text: str, boxed_only: bool) -> None:
 def test_long_texts_end(text: str) -> None:
     answer_in(text, boxed_only=False)
     answer_in("\\boxed{" + text + "}", boxed_only=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer is not 7.",
+        "It is not $7$.",
+        "The answer is less than 7.",
+        "more than $7$",
+        "at least 7",
+        "half of 7",
+        "That is double 7.",
+        "the square root of 7",
+        "7 squared",
+        "It is 7 or more.",
+        "7 is not the answer",
+    ],
+)
+def test_what_words_make_another_number_is_no_answer(text: str) -> None:
+    assert not MATH_7.grade(Sample(output_text=text), {"answer": "7"}).passed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer is 7.",
+        "So we get $3 + 4 = 7$.",
+        "Not 6, but 7",
+        "10 minus 3 is 7",
+        "There are 7 apples left.",
+        "#### 7",
+        "The total is $7",
+    ],
+)
+def test_what_words_leave_as_it_is_is_the_answer(text: str) -> None:
+    assert MATH_7.grade(Sample(output_text=text), {"answer": "7"}).passed
+
+
+@pytest.mark.parametrize("text", ["minus 7", "Negative 7.", "The answer is negative $7$."])
+def test_a_minus_in_words_is_one(text: str) -> None:
+    assert MATH_7.grade(Sample(output_text=text), {"answer": "-7"}).passed
+    assert not MATH_7.grade(Sample(output_text=text), {"answer": "7"}).passed

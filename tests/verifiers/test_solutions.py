@@ -1,5 +1,8 @@
 """The code that defines what tests use is found among prose, examples, tests and drafts."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,3 +116,23 @@ def test_every_line_of_code_is_one_of_the_text(text: str) -> None:
 def test_a_text_of_very_many_parts_is_taken_as_it_is() -> None:
     text = "It's\n" + "x = 1\n" * 30_000 + RIGHT
     assert solution(text, ADD) == text
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "if __name__ == '__main__':\n    print(add(int(input()), 2))",
+        'if "__main__" == __name__:\n    main()\n    raise ValueError',
+    ],
+)
+@pytest.mark.parametrize("write", [fenced, str])
+def test_what_a_script_does_is_left_out(guard: str, write: Callable[[str], str]) -> None:
+    for code in (f"{RIGHT}\n{guard}", f"{guard}\n{RIGHT}"):
+        namespace: dict[str, Any] = {}
+        exec(solution(write(code), ADD), namespace)
+        assert namespace["add"](1, 2) == 3
+
+
+def test_a_guard_with_an_alternative_is_code_like_any_other() -> None:
+    code = f"{RIGHT}\nif __name__ == '__main__':\n    x = 1\nelse:\n    x = 2\n"
+    assert solution(code, ADD) == code
