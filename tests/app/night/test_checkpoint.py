@@ -62,7 +62,11 @@ def test_what_a_killed_process_left_half_written_is_removed(folder, state, tmp_p
 def test_a_damaged_file_is_an_error_that_names_it(folder, state, tmp_path, name, damage):
     folder.begin(PLAN, {"state": state.pack()})
     (tmp_path / "runs" / "job_1" / name).write_bytes(damage)
-    read = {"plan.json": folder.plan, "trained.json": folder.trained, "state.npz": lambda: folder.load("state", State.unpack)}
+    read = {
+        "plan.json": folder.plan,
+        "trained.json": folder.trained,
+        "state.npz": lambda: folder.load("state", State.unpack),
+    }
     with pytest.raises(Corrupt, match=name):
         read[name]()
 
