@@ -165,9 +165,11 @@ def _signs(
 
     def sign(_: int, g: Params) -> None:
         nonlocal finite
-        finite = gradient_run.all_finite(g)
-        signs.update({name: mx.sign(value).astype(mx.int8) for name, value in g.items()})
-        mx.eval(signs)
+        for name in list(g):  # matrix by matrix: each gradient is freed for its signs
+            value = g.pop(name)
+            signs[name] = mx.sign(value).astype(mx.int8)
+            mx.eval(signs[name])
+            finite = finite and gradient_run.all_finite({name: value})
 
     plan = Plan.block(layer, len(decoder))
     loss = gradients(decoder, params, batch, plan, sign, should_stop)

@@ -13,7 +13,7 @@ A ``Plan`` says which layers are differentiated, so that LCSB and ABSignSGD are 
 inputs are kept, and layers recomputed, for those only.
 
 fp16 holds gradients down to 6e-8 only.  So the loss is multiplied by a power of two that makes its
-largest weight one, and gradients are divided by it, in fp32; elsewhere that changes no digit.
+largest weight one, and gradients are divided by it at the end; elsewhere that changes no digit.
 Not compiled: a trace would keep the selection and weights of its first call.
 Writing the kept inputs to disk, as the source can, is left out.
 """
@@ -30,7 +30,7 @@ import mlx.core as mx
 from trainers.decoder import Decoder, Params, by_layer
 from trainers.objectives import Batch
 
-CHUNK_ROWS = 64
+CHUNK_ROWS = 32
 """Rows of hidden states whose logits exist at once."""
 
 OnGradient = Callable[[int, Params], None]
@@ -95,7 +95,8 @@ def gradients(
 ) -> float:
     """The loss; ``on_gradient(layer, gradients)`` is called for each trained layer, top first.
 
-    Gradients are fp32, under the parameters' names, and evaluated.  Raises ``Stopped``.
+    Gradients have the parameters' names and types, and are the callee's to keep or free: the next
+    layer is not begun before it returns.  Raises ``Stopped``.
     """
     layers = by_layer(params, len(decoder))
     visited = plan.visited(layers)
@@ -111,7 +112,8 @@ def gradients(
         if found.input is not None:
             cotangent = found.input
         if own:
-            on_gradient(index, {name: g / scale for name, g in found.params.items()})
+            # Popped: MLX then divides in place.
+            on_gradient(index, {name: found.params.pop(name) / scale for name in own})
     return loss
 
 

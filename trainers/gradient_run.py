@@ -153,7 +153,8 @@ def _report(budget: Budget, run: Run, outcome: Outcome, seconds: float) -> Progr
 
 def all_finite(arrays: Mapping[str, mx.array]) -> bool:
     """Whether no element is NaN or infinite."""
-    return all(mx.isfinite(value).all().item() for value in arrays.values())
+    finite = [mx.isfinite(value).all() for value in arrays.values()]
+    return bool(mx.stack(finite).all().item()) if finite else True
 
 
 def pack(groups: Mapping[str, Mapping[str, mx.array]], fields: Mapping[str, Any]) -> Arrays:

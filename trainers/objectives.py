@@ -82,19 +82,16 @@ class Batch:
 
         ``hidden``: (n, hidden) output of the last layer there; ``head`` gives logits of it.
         """
-        logits = log_probabilities(head(hidden))
-        chosen = mx.take_along_axis(logits, self.targets[part][:, None], axis=-1)[:, 0]
-        loss = -(self.weights[part] * chosen).sum()
+        logits = head(hidden).astype(mx.float32)
+        total = mx.logsumexp(logits, axis=-1, keepdims=True)
+        # Only the chosen ones are normalised: log-probabilities of all would be one more copy.
+        chosen = mx.take_along_axis(logits, self.targets[part][:, None], axis=-1) - total
+        loss = -(self.weights[part] * chosen[:, 0]).sum()
         if self.anchor is None:
             return loss
-        base = log_probabilities(head(self.anchor.hidden[part]))
-        return loss + self.anchor.weight * (mx.exp(logits) * (logits - base)).sum()
-
-
-def log_probabilities(logits: mx.array) -> mx.array:
-    """(n, vocab) logits -> log-probabilities, fp32."""
-    exact = logits.astype(mx.float32)
-    return exact - mx.logsumexp(exact, axis=-1, keepdims=True)
+        own, base = logits - total, head(self.anchor.hidden[part]).astype(mx.float32)
+        base = base - mx.logsumexp(base, axis=-1, keepdims=True)
+        return loss + self.anchor.weight * (mx.exp(own) * (own - base)).sum()
 
 
 def anchored(batch: Batch, base_hidden: mx.array, coefficient: float) -> Batch:

@@ -45,6 +45,7 @@ def read_lines(text: str, most: int) -> Found:
             found.calls.append(Placed(position, reading))
             found.rest.append(Piece(rest, text[rest:position]))
             rest = position + end
+            found.ends.append(rest)
         found.alone = found.alone and (begun is not None or not line.strip())
         position += len(line) + 1
     found.rest.append(Piece(rest, text[rest:]))

@@ -78,8 +78,11 @@ class _Scan:
         """Go on behind a brace that opens no object, but may open a call."""
         begun = _BEGUN.match(self.text, start)
         if begun:
-            where = self.found.nested if self.open else self.found.calls
-            where.append(Placed(start, Reading(begun[1], (), Shape.BROKEN)))
+            reading = Placed(start, Reading(begun[1], (), Shape.BROKEN))
+            if self.open:
+                self.found.nested.append(reading)
+            else:
+                self._add(reading, begun.end())
             self._note(start, begun.end())
         self.open += 1
         return start + 1
@@ -94,11 +97,15 @@ class _Scan:
             self.between.append("an object that is no call")
             self.found.nested += (Placed(start, one) for one in _calls_in(value))
         else:
-            self.found.calls.append(Placed(start, reading))
+            self._add(Placed(start, reading), end)
             if reading.shape is Shape.BROKEN:
                 inside = _calls_in(list(value.values()))
                 self.found.nested += (Placed(start, one) for one in inside)
         return end
+
+    def _add(self, call: Placed, end: int) -> None:
+        self.found.calls.append(call)
+        self.found.ends.append(end)
 
     def _note(self, start: int, end: int) -> None:
         self.found.rest.append(Piece(self.noted, self.text[self.noted : start]))

@@ -4,7 +4,8 @@ A reading keeps what could be read before the text went wrong: a small model tha
 function in a broken call is nearer than one that does not, and training must see it.
 
 What is wanted must stand in the documented form. What is not wanted must not hide in another one:
-`read_everything` finds calls in words, in wrappers and behind what is broken, too.
+`read_everything` finds calls in words, in wrappers and behind what is broken, too. Where nothing
+may be called at all, `attempts_more` sees whatever looks like an attempt.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Literal
 
+from verifiers.attempts import attempts_call
 from verifiers.base import Sample, ToolCall
 from verifiers.call_lines import loose_lines, read_lines, write_line
 from verifiers.call_objects import loose_objects, read_objects
@@ -72,6 +74,20 @@ def read_everything(
     return tuple(one.reading for one in placed[: MAX_CALLS + 1])
 
 
+def attempts_more(
+    sample: Sample, syntax: Syntax, names: Collection[str], *, only: bool = False
+) -> bool:
+    """Tell whether a text attempts calls besides those that are whole in the documented form.
+
+    `names` are known functions; with `only` there are no others. A text beside `tools` holds calls
+    as objects or with markers, but no call lines: nobody reads those.
+    """
+    text = sample.output_text
+    if syntax == "tools":
+        return attempts_call(text, names, only=only, lines=False)
+    return attempts_call(_without_calls(text, _found(sample, syntax)), names, only=only)
+
+
 def write_call(name: str, arguments: dict[str, Any], syntax: Syntax) -> str | None:
     """Write a call as text, None for `tools`, whose calls are not text."""
     if syntax == "tools":
@@ -108,6 +124,16 @@ def _documented(found: Found, ignore: bool) -> Iterable[Placed]:
     if found.alone or found.listed or ignore:
         return found.calls
     return [Placed(position, _surrounded(reading)) for position, reading in found.calls]
+
+
+def _without_calls(text: str, found: Found) -> str:
+    beside: list[str] = []
+    at = 0
+    for (position, reading), end in zip(found.calls, found.ends, strict=True):
+        if reading.shape is not Shape.BROKEN:
+            beside.append(text[at:position])
+            at = end
+    return "\n".join([*beside, text[at:]])
 
 
 def _hidden(found: Found, syntax: Syntax) -> Iterator[Placed]:

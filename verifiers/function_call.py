@@ -27,10 +27,14 @@ makes more than 64 calls fails with score 0.
 Passes only for whole calls with the right names, every needed argument with an allowed value and
 nothing else. When nothing is to be called, passes what calls nothing anywhere, and scores 0 or 1.
 
-What is wanted must be in the documented form. What is not wanted counts in any: wrapped in other
-JSON (`tool_calls`, a list), in broken JSON or with single quotes, behind other words or signs. As
-`call` that is `name(` or `name (` with `key=` or `)` after it, so prose such as "the sum (x=3)" can
-be taken for one; brackets alone cannot.
+What is wanted must be in the documented form. A second call beside it counts in any form of its
+syntax: wrapped in other JSON (`tool_calls`, a list), in broken JSON or with single quotes, behind
+other words or signs. As `call` that is `name(` or `name (` with `key=` or `)` after it, so prose
+such as "the sum (x=3)" can be taken for one; brackets alone cannot.
+
+Where nothing is to be called, whatever looks like an attempt fails, in either syntax and in what
+neither allows: `verifiers/attempts.py` lists it. There, `sin(x)` in prose is taken for a call,
+too. With `functions`, the names of all functions, more of the forms of theirs are seen.
 """
 
 from __future__ import annotations
@@ -52,7 +56,14 @@ from verifiers.base import (
     Sample,
     family,
 )
-from verifiers.calls import MAX_CALLS, read_call, read_calls, read_everything, write_calls
+from verifiers.calls import (
+    MAX_CALLS,
+    attempts_more,
+    read_call,
+    read_calls,
+    read_everything,
+    write_calls,
+)
 from verifiers.matching import Gains, Pairs, pair_in_any_order, pair_in_order
 from verifiers.readings import Reading, Shape
 from verifiers.templates import ItemPath, item_value
@@ -99,6 +110,13 @@ class FunctionCallConfig(GraderConfig):
     )
     weights: CallWeights = CallWeights()
     normalise: Normalise = Normalise()
+    functions: tuple[str, ...] = Field(
+        default=(),
+        max_length=1000,
+        strict=False,
+        description="Names of the functions that a completion might call. Where nothing may be "
+        "called, attempts to call these are seen in more forms.",
+    )
     no_call_text: str = Field(
         default="none",
         min_length=1,
@@ -154,7 +172,8 @@ class FunctionCall(Judge[FunctionCallConfig, tuple[Call, ...]]):
         """Sub-scores are `parseable`, `name` and `arguments`, and `calls` for several."""
         syntax, ignore = self.config.syntax, self.config.surrounding == "ignore"
         if not expected:
-            right = not read_everything(sample, syntax, ignore)
+            called = read_everything(sample, syntax, ignore)
+            right = not called and not attempts_more(sample, syntax, self.config.functions)
             return Outcome(right, float(right))
         if self.config.calls != "one":
             # Where other text is refused, a call in it makes things no worse.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import symtable
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 _GLOBAL = re.compile(r"\bglobal\b([\w\s\\,]*)")
@@ -21,6 +21,42 @@ class Names(NamedTuple):
 
     used: frozenset[str]
     bound: frozenset[str]
+
+
+class Module(NamedTuple):
+    """The names that a code defines, those it imports, and those it needs from elsewhere.
+
+    A name that it assigns and uses outside of functions is both defined and needed.
+    """
+
+    defined: frozenset[str]
+    imported: frozenset[str]
+    needed: frozenset[str]
+
+
+def module_of(code: str) -> Module | None:
+    """The names of one code; None if it is no Python."""
+    try:
+        top = symtable.symtable(code, "code", "exec")
+        tables = list(_below(top))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    defined = {name for table in tables for name in _declared(table)}
+    imported: set[str] = set()
+    needed: set[str] = set()
+    for symbol in top.get_symbols():
+        name = symbol.get_name()
+        if symbol.is_imported():
+            imported.add(name)
+        elif symbol.is_assigned() or symbol.is_namespace():
+            defined.add(name)
+            if symbol.is_referenced() and not symbol.is_namespace():
+                needed.add(name)
+        elif symbol.is_referenced():
+            needed.add(name)
+    inner = {one.get_name() for table in tables for one in table.get_symbols() if one.is_global()}
+    needed |= inner - defined - imported
+    return Module(frozenset(defined), frozenset(imported), frozenset(needed))
 
 
 @functools.lru_cache(maxsize=256)
@@ -49,7 +85,8 @@ def bound_later(code: str) -> frozenset[str] | None:
 
     Functions need `global` for that, or `exec`, which can hide what it does.
     """
-    if "global" not in code and "exec" not in code:
+    # Beyond ASCII, a name can be spelled in other letters that Python takes for the same.
+    if code.isascii() and "global" not in code and "exec" not in code:
         return frozenset()
     try:
         top = symtable.symtable(code, "code", "exec")
@@ -61,6 +98,22 @@ def bound_later(code: str) -> frozenset[str] | None:
     if any(one.get_name() == "exec" for table in tables for one in table.get_symbols()):
         return None
     return frozenset(name for table in tables for name in _declared(table))
+
+
+def may_bind(code: str, names: frozenset[str]) -> bool:
+    """Whether the functions of the code may bind some of the names when they are called."""
+    later = bound_later(code)
+    return bool(names) if later is None else not later.isdisjoint(names)
+
+
+def binds(code: str, names: Collection[str]) -> bool | None:
+    """Whether a code binds some of the names as it runs; None if its text does not tell."""
+    if not code.isascii() or "eval" in code or "exec" in code:
+        return None
+    if not any(name in code for name in names):
+        return False
+    module = module_of(code)
+    return None if module is None else not (module.defined | module.imported).isdisjoint(names)
 
 
 def _below(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:

@@ -17,6 +17,7 @@ from verifiers.number_words import LOOK, Unreadable, bare, word_set
 from verifiers.texts import NUMBER_WORDS
 
 _SPACES = " \t\xa0\u202f"
+_CLOSING_MARKS = "*_`\"'”’»$)]}~"
 _VARIABLE = "[b-zB-HJ-Z]"
 _NUMBER_WORD = rf"(?:{'|'.join(sorted(NUMBER_WORDS))})"
 
@@ -25,8 +26,10 @@ _JOINS = re.compile(
     r"|/\s*(?:[xyzn](?!\w)|[(\\]))"
     rf"|\(\s*{_VARIABLE}\s*[-+*/^)]|\([0-9]"
     r"|\s+(?i:(?:squar|cub|halv|doubl|tripl|quadrupl|quarter|invert|negat)ed|factorial|choose|pi"
-    rf"|(?:multiplied|divided)\s+by|to\s+the\s+power|(?:plus|minus)\s+\S"
-    rf"|times\s+(?:[b-z](?!\w)|\(|{_NUMBER_WORD}))(?!\w)"
+    r"|(?:multiplied|divided)\s+by|to\s+the\s+power|modulo|mod|(?:third|fourth|fifth|sixth|seventh"
+    r"|eighth|ninth|tenth|hundredth|thousandth)s)(?!\w)"
+    rf"|\s+(?i:(?:plus|minus)\s+\S|times\s+(?:[b-z](?!\w)|\(|{_NUMBER_WORD}(?!\w)))"
+    r"|(?:th|nd|rd)\s+roots?(?!\w)|\s*[≤≥≠]|\s+[<>]=?\s+\S"
     r"|\s+and\s+(?:a|an|one|two|three)\s+(?:half|quarters?|thirds?|fifths?|eighths?)\b"
 )
 # A letter alone that is no unit is a factor; some of them are also words of other languages.
@@ -53,9 +56,10 @@ _BOUND = re.compile(
     r"|max|maximum|minimum|tops)(?!\w)"
 )
 _DENIED = re.compile(
-    r"[\"'”’)*_`$]*,?\s+(?i:(?:is|was|would\s+be|seems|looks)\s+(?:not\s+(?:the|right|correct|it|my|our"
+    r",?\s+(?i:(?:is|was|would\s+be|seems|looks)\s+(?:not\s+(?:the|right|correct|it|my|our"
     r"|true|possible|what)|wrong|incorrect|false|too|impossible)"
     r"|(?:isn['’]t|wasn['’]t|cannot\s+be|can['’]t\s+be|could\s?n['’]t\s+be|could\s+not\s+be))(?!\w)"
+    r"|\?\s+(?i:no|nope|wrong)(?!\w)"
 )
 
 
@@ -64,18 +68,19 @@ def refuse_after(text: str, start: int, end: int) -> None:
     after = text[end : end + LOOK]
     if not after.strip(".)*"):
         return
-    _refuse_expression(text[max(0, start - LOOK) : start], after)
-    if _CLOCK.match(after) or _DATE.match(after):
+    plain = after.lstrip(_CLOSING_MARKS)
+    _refuse_expression(text[max(0, start - LOOK) : start], after, plain)
+    if _CLOCK.match(plain) or _DATE.match(plain):
         raise Unreadable("a date or a time of the day")
-    if _BOUND.match(after) or _DENIED.match(after):
+    if _BOUND.match(plain) or _DENIED.match(plain):
         raise Unreadable("a bound, or denied")
 
 
-def _refuse_expression(before: str, after: str) -> None:
+def _refuse_expression(before: str, after: str, plain: str) -> None:
     starred = before.rstrip(_SPACES).endswith("*")
-    if _JOINS.match(after) or _FACTOR.match(after) or (not starred and _STAR.match(after)):
+    if _JOINS.match(plain) or _FACTOR.match(plain) or (not starred and _STAR.match(after)):
         raise Unreadable("a part of an expression")
-    command = _COMMAND.match(after)
+    command = _COMMAND.match(plain)
     if command is not None and command[1] not in _HARMLESS_COMMANDS:
         raise Unreadable("a part of an expression")
     if _EXCLAMATION.match(after) and (bare(before).endswith("=") or not _SENTENCE_END.match(after)):

@@ -49,8 +49,8 @@ _UNIT_ENDS = re.compile(r"(?<=[0-9])\s?[^\W\d_]{1,12}$")
 # A clock's or a ratio's colon stands between numbers, with the same space on both sides of it.
 _COLON_ENDS = re.compile(r"[0-9](?::|\s:\s)$")
 _COMPARISON_ENDS = re.compile(r"(?:[<>!/]=+|=<|&[lg][te];|<)$")
-# An arrow, a prompt and the end of a tag are no comparisons.
-_NO_COMPARISON_ENDS = re.compile(r"(?:[-=~]|>>|<[/A-Za-z][^<>]*)>$")
+# An arrow, a prompt and the end of a tag are no comparisons; some tags strike out what follows.
+_NO_COMPARISON_ENDS = re.compile(r"(?:[-=~]|>>|<(?!s>|del>|strike>)[/A-Za-z|][^<>]*)>$")
 _DATE_ENDS = re.compile(
     rf"(?:(?P<in>(?<!\w)(?i:in|during)\s+)|(?:^|[^\w])){MONTH}"
     r"(?P<day>\s*[0-9]{1,2}(?:st|nd|rd|th)?,?)?$"
@@ -85,7 +85,8 @@ def minus_before(text: str, start: int, signed: bool) -> bool:
     head = before.rstrip(_SPACES)
     plain = bare(before)
     spaced = head != before
-    if _COLON_ENDS.search(before) or head.endswith(("\\,", "{,}")):
+    is_struck = "~~" in before[len(plain) :]
+    if is_struck or _COLON_ENDS.search(before) or head.endswith(("\\,", "{,}")):
         raise Unreadable("a part of something else")
     _refuse_operator(plain)
     if plain[-1:] in _DASHES:

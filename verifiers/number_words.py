@@ -28,8 +28,8 @@ def word_set(words: str) -> frozenset[str]:
 _CHANGES = word_set(
     # bounds and comparisons; "than" is that of more, less, fewer, greater, other, rather
     "than least most under over below above beneath beyond exceed exceeds exceeding exceeded "
-    "surpass surpasses surpassing past within nearly almost barely hardly maximum minimum max min "
-    "except excluding excepting besides unlike versus vs "
+    "surpass surpasses surpassing within nearly almost barely hardly maximum minimum max min "
+    "except excluding excepting besides unlike versus vs near until till before minus negative "
     # multiples and parts
     "half halve halved double doubled twice thrice triple tripled treble quadruple quarter square "
     "cube squared cubed "
@@ -44,11 +44,17 @@ _PARTS_OF = _CHANGES | word_set(
     "eighths ninth ninths tenth tenths hundredth hundredths thousandth percent percentage fraction "
     "part parts none some few many majority minority rest roots power powers multiple multiples "
     "divisor divisors factors excess short shy instead out inverse reciprocal negative opposite "
-    "upwards upward north south absolute cubes squares dozen dozens couple"
+    "upwards upward north south absolute cubes squares dozen dozens couple f g h"
 )
-_BEFORE_TO = word_set(
-    "up close closer near nearer nearest next prior compared opposed relative quarter"
-)
+_BEFORE = {
+    "to": word_set(
+        "up close closer nearer nearest next prior compared opposed relative quarter near"
+    ),
+    "from": word_set("far different apart aside away starting"),
+    "as": word_set("much many little few"),
+    "past": word_set("half quarter is just well far"),
+    "but": word_set("all anything everything nothing everyone anyone"),
+}
 _COUNTS_UP = word_set(
     "add adds added adding sum sums summed summing count counts counted total totals come comes "
     "came round rounds rounded go goes went climb climbs climbed rise rises rose"
@@ -99,7 +105,7 @@ def refuse_words(plain: str) -> None:
             raise Unreadable("a bound, or another number in words")
         if word == "of" and _is_part(words[place + 1 :]):
             raise Unreadable("a part or a multiple of a number")
-        if word == "to" and following in _BEFORE_TO and not _COUNTS_UP & {*words[place + 2 :][:1]}:
+        if following in _BEFORE.get(word, ()) and not _COUNTS_UP & {*words[place + 2 :][:1]}:
             raise Unreadable("a bound")
         if word not in _FILLERS and (word, following) != ("to", "equal"):
             return

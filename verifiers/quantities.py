@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -152,6 +152,8 @@ def _last(text: str, style: Style) -> tuple[Quantity, int]:
         raise Unreadable("no number in ASCII digits")
     first = _row_start(text, tokens[-MAX_PARTS:], style)
     quantity, end = _read_row(text, first, style)
+    if minus_before(text, first.start(), first["sign"] is not None):
+        quantity = replace(quantity, value=-quantity.value)
     refuse_lone_dash(text, first.start(), end)
     refuse_after(text, first.start(), end)
     return quantity, end
@@ -222,14 +224,14 @@ def _is_letter(char: str) -> bool:
 
 def _read_row(text: str, match: re.Match[str], style: Style) -> tuple[Quantity, int]:
     """Read a quantity and those in smaller units that go on with it; returns where that ends."""
-    quantity, end = _read(text, match, style, first=True)
+    quantity, end = _read(text, match, style)
     smallest = quantity.unit
     while quantity.parts < MAX_PARTS and smallest is not None and smallest is not UNKNOWN:
         join = _JOIN.match(text, end)
         following = join and _TOKENS[style.decimal].match(text, join.end())
         if not following or following["sign"]:
             break
-        more, more_end = _read(text, following, style, first=False)
+        more, more_end = _read(text, following, style)
         unit = None if more.unit is None else part_of(smallest, more.unit)
         is_listed = join is not None and join[0].strip() != ""
         if unit is None or (is_listed and more.value * unit.factor >= smallest.factor):
@@ -241,12 +243,9 @@ def _read_row(text: str, match: re.Match[str], style: Style) -> tuple[Quantity, 
     return quantity, end
 
 
-def _read(text: str, match: re.Match[str], style: Style, first: bool) -> tuple[Quantity, int]:
+def _read(text: str, match: re.Match[str], style: Style) -> tuple[Quantity, int]:
     """Read a number and the unit after it; returns where that ends."""
-    sign = match["sign"] or ""
-    negative = sign not in ("", "+")
-    if first:
-        negative |= minus_before(text, match.start(), bool(sign))
+    negative = match["sign"] not in (None, "+")
     value = _fraction(match) if match["top"] else _decimal(match, style)
     end = match.end()
     if text[end : end + 2].lstrip()[:1].isnumeric() and not text[end : end + 2].isascii():

@@ -43,11 +43,13 @@ class Found:
     """What a text holds.
 
     `calls` are in the documented form or begin in it. `nested` ones are calls inside of other
-    values. `rest` is what nothing was made of, in which there may be calls in other forms. `alone`
-    is true if nothing is beside the calls, `listed` if nothing is but an array's punctuation.
+    values. `rest` is what nothing was made of, in which there may be calls in other forms. `ends`
+    says where each of `calls` ends. `alone` is true if nothing is beside the calls, `listed` if
+    nothing is but an array's punctuation.
     """
 
     calls: list[Placed] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
     nested: list[Placed] = field(default_factory=list)
     rest: list[Piece] = field(default_factory=list)
     alone: bool = True

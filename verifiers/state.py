@@ -19,7 +19,10 @@ Where nothing must change, and where other text is ignored, calls of declared ac
 whatever form `verifiers/calls.py` finds them, and in other forms than the documented ones they are
 half valid at best.
 
-Passes when both are 1. A completion that makes more than 64 calls fails with score 0.
+Passes when both are 1, and where nothing must change, only if besides calls that change nothing
+there is no attempt to call a declared action in whatever form (`verifiers/attempts.py`). With one
+of an action that has effects, broken calls among them, everything is 0: nobody can tell what it
+would have changed. A completion that makes more than 64 calls fails with score 0.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from verifiers.base import (
     Sample,
     family,
 )
-from verifiers.calls import MAX_CALLS, read_calls, read_everything, write_calls
+from verifiers.calls import MAX_CALLS, attempts_more, read_calls, read_everything, write_calls
 from verifiers.devices import Devices, Node, Path, Start, flatten, make_devices, make_start
 from verifiers.plans import Goal, counted, plan
 from verifiers.readings import Reading, Shape
@@ -148,7 +151,15 @@ class DeviceState(Judge[StateConfig, Wanted]):
         # min: rounding may carry the mean of ones just above one.
         score = min(1.0, weight * calls + (1 - weight) * changes)
         passed = calls == changes == 1.0
+        if not many and changes == 1.0 and self._attempts(sample, harmless=passed):
+            return Outcome(False, 0.0, {"calls": 0.0, "changes": 0.0})
         return Outcome(passed, 1.0 if passed else score, {"calls": calls, "changes": changes})
+
+    def _attempts(self, sample: Sample, harmless: bool) -> bool:
+        """Look for attempts to call actions with effects, or without them, too."""
+        actions = self.config.actions.items()
+        names = [name for name, action in actions if harmless or action.effects]
+        return attempts_more(sample, self.config.syntax, names, only=True)
 
     def _readings(self, sample: Sample, nothing_wanted: bool) -> tuple[Reading, ...]:
         syntax, ignore = self.config.syntax, self.config.surrounding == "ignore"

@@ -15,28 +15,33 @@ Score = `runs_weight` * runs + (1 - `runs_weight`) * tests, where runs is 1 for 
 all and tests is the share of tests passed. It passes when all tests do. Code that raises fails.
 
 Setup and tests can be wrong themselves, which is errored as `config` or `item`, after where they
-come from, and not the code's fault. What they raise is theirs when it was raised in their own
-lines, and
-* an import there found nothing, or is of what the sandbox lacks, or they are no Python for it;
-* setup raises without any code, too, and not for want of a name;
-* a name is missing there, which the code could have been asked to define. If `reference` says where
-  right code is, and that passes, the name is the code's to define. If right code fails, too, the
-  tests are wrong. Without a reference, code that defines none of the names that setup and tests
-  want does not do what was asked; where it defines others of them, the name is taken for a mistake
-  in the tests.
+come from, and not the code's fault:
+
+* right code, which is at `reference` in the item, does not pass: the item is wrong, whatever a
+  completion says. Names that setup or tests miss are the code's to define where it passes;
+* setup alone takes longer than there is time, or raises with the code and without any, and not for
+  want of a name;
+* an import in their own lines found nothing, or is of what the sandbox lacks, or they are no Python
+  for it;
+* a test that uses no name from elsewhere raises in its own line, or takes more than half of the
+  time;
+* without a reference, a name is missing in their own lines, and the code defines others of those
+  that they want. Code that defines none of them does not do what was asked.
 
 Code that overruns its time is errored as `timeout`, code that needs what the sandbox lacks as
 `sandbox`, code that lacks a name without a reference as above: none has been judged.
 `unjudged: failed` counts all three as failures, which keeps a model from learning that an endless
 loop costs less than a wrong answer. What the sandbox covers, and what it lacks, is written in
-`verifiers.sandbox`, how code is found in a text in `verifiers.blocks`.
+`verifiers.sandbox`, how code is found in a text in `verifiers.solutions`.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
-from dataclasses import dataclass
+import functools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -53,14 +58,14 @@ from verifiers.base import (
     Sample,
     family,
 )
-from verifiers.blocks import code_of
-from verifiers.names import bound_later, names_of
+from verifiers.carried import NotJson, are_genuine, json_value, same_json, scalar_value
+from verifiers.names import binds, may_bind, names_of
 from verifiers.python import Timeout, parse
-from verifiers.suites import Call, Snippet, Suite, Tests, check_tests, read_tests
+from verifiers.solutions import solution
+from verifiers.suites import Call, Check, Snippet, Suite, Tests, checks_of, read_tests
 from verifiers.templates import item_value, parse_path
-from verifiers.values import Normalise, canonical, is_unicode, json_problem
+from verifiers.values import is_unicode
 
-_EXACTLY = Normalise(casefold=False, strip=False, numbers=False)
 _NAMED = {"config": "the configuration's setup or tests", "item": "the item's tests"}
 
 
@@ -74,8 +79,8 @@ class UnitTestsConfig(GraderConfig):
     setup: Snippet = Field(default="", description="Code that runs before the tests, for them.")
     code: Literal["fenced", "whole"] = Field(
         default="fenced",
-        description="The code is that of the blocks fenced by ``` or ~~~ (those of Python before"
-        " others; several are joined), all the text where there is none; or always all the text.",
+        description="The code is what defines the names that the tests use, of the blocks fenced"
+        " by ``` or ~~~ or, without any, of the text; or all the text.",
     )
     reference: str | None = Field(default=None, description="Path of right code in the item.")
     runs_weight: float = Field(default=0.1, ge=0, lt=1)
@@ -91,7 +96,7 @@ class UnitTestsConfig(GraderConfig):
     def _are_tests(cls, tests: str | list[str | Call]) -> str | list[str | Call]:
         if isinstance(tests, str):
             return ".".join(parse_path(tests))
-        check_tests(tests)
+        checks_of(tests)
         return tests
 
     @field_validator("setup")
@@ -118,9 +123,26 @@ class _SetupRaised(Exception):
     """Setup raised after the code, for a reason that may be the code or not."""
 
 
+_MEMORY = 256
+"""Of so many suites it is remembered whether right code passes."""
+
+
 @dataclass(frozen=True)
 class UnitTests(Judge[UnitTestsConfig, Suite]):
-    """Runs code and tests in a fresh interpreter."""
+    """Runs code and tests in a fresh interpreter. `checks`: the tests of the configuration.
+
+    What setup does by itself, and what right code does, is the same every time and found out once.
+    """
+
+    checks: tuple[Check, ...]
+    _setup_problem: Callable[[], str | None] = field(init=False, repr=False, compare=False)
+    _problem_of: Callable[[Suite], str | None] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Remember what is found out."""
+        object.__setattr__(self, "_setup_problem", functools.cache(self._find_setup_problem))
+        remembered = functools.lru_cache(maxsize=_MEMORY)(self._find_problem)
+        object.__setattr__(self, "_problem_of", remembered)
 
     def answers(self, item: dict[str, Any], expected: Suite) -> Iterable[str]:
         """The item's right code, where the configuration says where it is."""
@@ -141,16 +163,20 @@ class UnitTests(Judge[UnitTestsConfig, Suite]):
         place = self.config.tests
         right_code = self._right_code(item)
         if not isinstance(place, str):
-            return Suite(tuple(place), "config", right_code)
+            return Suite(self.checks, "config", right_code)
         return Suite(read_tests(item, place), "item", right_code)
 
     def compare(self, sample: Sample, expected: Suite) -> Outcome:
         """Score the share of tests passed; sub-scores `runs` and `tests`."""
-        code = self._code(sample.output_text)
-        if not is_unicode(code):
+        suite = expected
+        if not is_unicode(sample.output_text):
             raise OutputError
+        if self.config.setup:
+            self._setup_problem()
+        if suite.right_code is not None and (problem := self._problem_of(suite)) is not None:
+            raise Broken("item", f"the item's reference does not pass: {problem}")
         try:
-            return self._judged(code, expected)
+            return self._judged(self._code(sample.output_text, suite), suite)
         except sandbox.Overran:
             return self._unjudged(
                 "timeout", f"the code ran longer than {self.config.timeout_s:g} s"
@@ -160,52 +186,79 @@ class UnitTests(Judge[UnitTestsConfig, Suite]):
         except sandbox.Died as error:
             raise Broken("sandbox", "the sandbox died of the code") from error
 
-    def _code(self, text: str) -> str:
-        return code_of(text) if self.config.code == "fenced" else text
+    def _code(self, text: str, suite: Suite) -> str:
+        if self.config.code == "whole":
+            return text
+        used = names_of((self.config.setup, *suite.codes)).used
+        return solution(text, used - sandbox.known_builtins().keys())
 
     def _judged(self, code: str, suite: Suite) -> Outcome:
         try:
-            return self._run(code, suite)
+            return self._run(code, suite, lenient=suite.right_code is not None)
         except _SetupRaised:
-            self._check_setup()
+            if (problem := self._setup_problem()) is not None:
+                raise Broken("config", f"setup raises by itself: {problem}") from None
             return self._no_test_passed()
         except _Unclear as unclear:
             about = f"nothing defines '{unclear}', which {_NAMED[unclear.whose]} use"
-            if suite.right_code is None:
-                return self._unjudged(
-                    unclear.whose, f"{about}; a `reference` would show whose it is"
-                )
-            if not self._is_right(suite.right_code, suite):
-                raise Broken(unclear.whose, f"{about}; the reference fails, too") from unclear
-        try:
-            return self._run(code, suite, lenient=True)
-        except _SetupRaised:
-            return self._no_test_passed()
+            return self._unjudged(unclear.whose, f"{about}; a `reference` would show whose it is")
 
-    def _is_right(self, text: str, suite: Suite) -> bool:
+    def _find_problem(self, suite: Suite) -> str | None:
+        """Why the suite's right code does not pass, None if it does; raises Broken."""
+        started = time.perf_counter()
         try:
-            return self._run(self._code(text), suite, lenient=True).passed
-        except (sandbox.NotCovered, _SetupRaised):
-            return False
+            code = self._code(suite.right_code or "", suite)
+            outcome = self._run(code, suite)
+        except _SetupRaised:
+            if (problem := self._setup_problem()) is not None:
+                raise Broken("config", f"setup raises by itself: {problem}") from None
+            return "setup raises after it"
+        except _Unclear as unclear:
+            about = f"nothing defines '{unclear}', which {_NAMED[unclear.whose]} use"
+            raise Broken(unclear.whose, f"{about}; the reference fails, too") from unclear
+        except sandbox.NotCovered as error:
+            return f"the sandbox does not have {error}"
+        except sandbox.Overran as error:
+            raise self._overrun("item", started, "the item's reference takes") from error
+        except sandbox.Died as error:
+            raise Broken("sandbox", "the sandbox died of the item's reference") from error
+        if outcome.passed:
+            return None
+        share = outcome.subscores["tests"]
+        runs = outcome.subscores["runs"]
+        return f"{share:.0%} of its tests do" if runs else "it raises by itself"
+
+    def _overrun(self, whose: ErrorKind, started: float, what: str) -> Broken:
+        """What to say of our own code that overran: it had the time, or the grade had no more."""
+        seconds = self.config.timeout_s
+        full = time.perf_counter() - started >= seconds
+        return Broken(whose if full else "timeout", f"{what} longer than {seconds:g} s")
 
     def _no_test_passed(self) -> Outcome:
         return _outcome(self.config.runs_weight, 1.0, 0.0)
 
-    def _check_setup(self) -> None:
-        """Run setup without any code; raises Broken for what it raises then, but for a name."""
-        with sandbox.session(self.config.timeout_s) as session:
-            try:
+    def _find_setup_problem(self) -> str | None:
+        """What setup raises without any code, but for a name; raises Broken if it has no end."""
+        started = time.perf_counter()
+        try:
+            with sandbox.session(self.config.timeout_s) as session:
                 session.run(self.config.setup)
-            except sandbox.Raised as error:
-                if error.missing is None:
-                    raise Broken("config", f"setup raises by itself: {error}") from error
+        except sandbox.Raised as error:
+            return str(error) if error.missing is None else None
+        except sandbox.NotCovered:
+            return None  # which is said when it runs after the code
+        except sandbox.Overran as error:
+            raise self._overrun("config", started, "setup alone takes") from error
+        except sandbox.Died as error:
+            raise Broken("sandbox", "the sandbox died of setup") from error
+        return None
 
     def _run(self, code: str, suite: Suite, lenient: bool = False) -> Outcome:
         """Run code and tests. `lenient`: setup and tests are right, so missing names are missed.
 
         Raises Broken, _Unclear, _SetupRaised, and what of the sandbox does not judge the code.
         """
-        names = names_of((self.config.setup, *suite.codes()))
+        names = names_of((self.config.setup, *suite.codes))
         known = sandbox.known_builtins() if names.used else {}
         theirs = {name: known[name] for name in names.used if name in known}
         with sandbox.session(self.config.timeout_s) as session:
@@ -213,11 +266,14 @@ class UnitTests(Judge[UnitTestsConfig, Suite]):
                 session.run(code)
             except sandbox.Raised:
                 return _outcome(0.0, 0.0, 0.0)
-            if _may_bind(code, names.bound | theirs.keys()) or not _genuine(session, theirs):
+            bound = binds(code, theirs)
+            if bound or may_bind(code, names.bound | theirs.keys()):
+                return self._no_test_passed()
+            if bound is None and not are_genuine(session, theirs):
                 return self._no_test_passed()
             wanted = frozenset() if lenient else names.used - theirs.keys()
             passed = self._passed(session, suite, wanted)
-            if "eval" in code and not _genuine(session, theirs):
+            if bound is None and not are_genuine(session, theirs):
                 return self._no_test_passed()
         return _outcome(self.config.runs_weight, 1.0, sum(passed) / len(passed))
 
@@ -231,20 +287,53 @@ class UnitTests(Judge[UnitTestsConfig, Suite]):
             except (sandbox.Raised, sandbox.NotCovered) as error:
                 _blame(error, origins, session, wanted)
                 raise _SetupRaised from error
-        passed = []
-        for test in suite.tests:
-            origins[len(session.codes)] = suite.origin
-            try:
-                passed.append(_holds(session, test))
-            except (sandbox.Raised, sandbox.NotCovered) as error:
-                _blame(error, origins, session, wanted)
-                passed.append(False)
-        return passed
+        return [
+            self._holds(session, check, suite.origin, origins, wanted) for check in suite.checks
+        ]
+
+    def _holds(
+        self,
+        session: sandbox.Session,
+        check: Check,
+        origin: ErrorKind,
+        origins: dict[int, ErrorKind],
+        wanted: frozenset[str],
+    ) -> bool:
+        """Whether a test passes; raises Broken for what is wrong with it."""
+        started, place = time.perf_counter(), len(session.codes)
+        origins[place] = origin
+        try:
+            if not check.is_call:
+                session.run(check.code)
+                return True
+            if isinstance(check.equals, list | dict):
+                value = json_value(session, check.code, check.parts)
+            else:
+                value = scalar_value(session, check.code)
+            return same_json(value, check.equals)
+        except NotJson:
+            return False
+        except (sandbox.Raised, sandbox.NotCovered) as error:
+            _blame(error, origins, session, wanted)
+            outgrew = isinstance(error, sandbox.OutOfMemory)
+            if error.place == place and not outgrew and _stands_alone(check):
+                raise Broken(origin, f"a test raises by itself: {error}") from error
+            return False
+        except sandbox.Overran as error:
+            used_s = time.perf_counter() - started
+            if used_s >= self.config.timeout_s / 2 and _stands_alone(check):
+                raise Broken(origin, "a test overruns by itself") from error
+            raise
 
     def _unjudged(self, kind: ErrorKind, message: str) -> Outcome:
         if self.config.unjudged == "failed":
             return _outcome(0.0, 0.0, 0.0)
         raise Broken(kind, message)
+
+
+def _stands_alone(check: Check) -> bool:
+    """Whether a test uses no name from elsewhere: no code can have a part in what it does."""
+    return check.needs <= sandbox.known_builtins().keys()
 
 
 def _blame(
@@ -280,53 +369,14 @@ def _defined(session: sandbox.Session, name: str) -> bool:
     return True
 
 
-def _may_bind(code: str, names: frozenset[str]) -> bool:
-    """Whether the functions of the code may bind some of the names when they are called."""
-    later = bound_later(code)
-    return bool(names) if later is None else not later.isdisjoint(names)
-
-
-def _genuine(session: sandbox.Session, known: dict[str, Any]) -> bool:
-    """Whether builtins have the meaning that they have in a fresh interpreter."""
-    if not known:
-        return True
-    try:
-        seen = session.value(f"[{', '.join(known)}]")
-    except sandbox.Raised:
-        return False
-    pairs = zip(seen, known.values(), strict=True)
-    return all(type(one) is type(other) and one == other for one, other in pairs)
-
-
 def _outcome(weight: float, runs: float, share: float) -> Outcome:
     score = min(1.0, weight * runs + (1 - weight) * share)
     return Outcome(share == 1, score, {"runs": runs, "tests": share})
 
 
-def _holds(session: sandbox.Session, test: str | Call) -> bool:
-    if isinstance(test, str):
-        session.run(test)
-        return True
-    return _same(session.value(test.call), test.equals)
+def _make(config: UnitTestsConfig) -> UnitTests:
+    tests = config.tests
+    return UnitTests(config, () if isinstance(tests, str) else checks_of(tests))
 
 
-def _same(value: Any, wanted: Any) -> bool:
-    """Whether a value is a JSON value, tuples being lists.
-
-    The steps are bounded by what is wanted: of a value from the sandbox, whose lists may hold each
-    other many times over, no more is looked at.
-    """
-    if isinstance(wanted, list):
-        if not isinstance(value, list | tuple) or len(value) != len(wanted):
-            return False
-        return all(map(_same, value, wanted))
-    if isinstance(wanted, dict):
-        if not isinstance(value, dict) or value.keys() != wanted.keys():
-            return False
-        return all(_same(value[key], one) for key, one in wanted.items())
-    if isinstance(value, list | dict) or json_problem(value) is not None:
-        return False
-    return canonical(value, _EXACTLY) == canonical(wanted, _EXACTLY)
-
-
-UNIT_TESTS = family(UnitTestsConfig, UnitTests)
+UNIT_TESTS = family(UnitTestsConfig, _make)

@@ -15,7 +15,7 @@ from tests import tiny
 from tests.trainers import gradients
 from trainers import backprop, lora
 from trainers.backprop import Plan
-from trainers.decoder import Decoder, causal_mask
+from trainers.decoder import EditedDecoder, causal_mask
 from trainers.objectives import Attempt, Batch, imitation
 
 FAMILIES = tiny.FAMILIES
@@ -50,7 +50,7 @@ def whole_loss(batch: Batch) -> Callable[[mx.array], mx.array]:
     return loss
 
 
-def run(decoder: Decoder, params: Any, batch: Batch, **options: Any) -> tuple[float, Any]:
+def run(decoder: EditedDecoder, params: Any, batch: Batch, **options: Any) -> tuple[float, Any]:
     """The loss, and the gradients handed over."""
     found: dict[str, mx.array] = {}
     plan = options.pop("plan", Plan.full(len(decoder)))
@@ -69,6 +69,19 @@ def test_gradients_are_those_of_the_whole_model(
     wanted_loss, wanted = gradients.plain_gradient(plain, params, whole_loss(batch), batch.tokens)
     loss, found = run(decoder, params, batch, chunk_rows=5)
     assert loss == pytest.approx(wanted_loss, rel=1e-5)
+    assert gradients.relative_error(found, wanted) <= 1e-5
+
+
+def test_a_capped_head_is_differentiated(folder_of: Callable[[str], Path]):
+    decoder, params, plain = gradients.references(folder_of("llama"), "lora", True)
+    batch, head = batch_of(), decoder.head
+    decoder.head = lambda hidden: 5 * mx.tanh(head(hidden) / 5)
+    loss = whole_loss(batch)
+    wanted_loss, wanted = gradients.plain_gradient(
+        plain, params, lambda logits: loss(5 * mx.tanh(logits / 5)), batch.tokens
+    )
+    found_loss, found = run(decoder, params, batch, chunk_rows=5)
+    assert found_loss == pytest.approx(wanted_loss, rel=1e-5)
     assert gradients.relative_error(found, wanted) <= 1e-5
 
 
@@ -112,7 +125,7 @@ def test_small_gradients_survive_half_precision(folder_of: Callable[[str], Path]
     assert gradients.relative_error(found, exact) <= 0.05
 
 
-def counted(decoder: Decoder) -> tuple[list[int], list[int]]:
+def counted(decoder: EditedDecoder) -> tuple[list[int], list[int]]:
     """Rows of each call of the head, and the layer of each trace of a layer."""
     rows: list[int] = []
     traced: list[int] = []
@@ -131,7 +144,7 @@ def counted(decoder: Decoder) -> tuple[list[int], list[int]]:
 
 
 @pytest.fixture
-def llama(folder_of: Callable[[str], Path]) -> tuple[Decoder, dict[str, mx.array]]:
+def llama(folder_of: Callable[[str], Path]) -> tuple[EditedDecoder, dict[str, mx.array]]:
     module = gradients.module_of(folder_of("llama"), quantised=True)
     params = gradients.lora_params(module)
     return gradients.decoder_of(module, lora.LoraEdit(1.5)), params

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tests import tiny
 from tests.trainers import gradients
 from trainers import lora, spectral
-from trainers.decoder import Decoder, by_layer, matrix_shapes
+from trainers.decoder import EditedDecoder, by_layer, matrix_shapes
 
 SHAPES = {"layers.0.self_attn.q_proj": (6, 4), "layers.1.mlp.down_proj": (4, 8)}
 CONFIG = lora.LoraConfig(rank=2)
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.build(tmp_path_factory.mktemp("lora") / "qwen2", "qwen2")
 
 
-def logits(decoder: Decoder, params: lora.Params, tokens: mx.array) -> mx.array:
+def logits(decoder: EditedDecoder, params: lora.Params, tokens: mx.array) -> mx.array:
     hidden = decoder.embed(tokens)
     for index, own in enumerate(by_layer(params, len(decoder))):
         hidden = decoder.layer(index, own, hidden)

@@ -4,7 +4,7 @@ import builtins
 
 import pytest
 
-from verifiers.names import bound_later, names_of
+from verifiers.names import binds, bound_later, may_bind, module_of, names_of
 
 
 def test_names_of_codes_that_run_one_after_the_other() -> None:
@@ -50,3 +50,29 @@ def test_the_names_are_those_that_python_looks_up() -> None:
     exec(code, scope)
     assert {*scope} - {"__builtins__"} - names_of((code,)).used == {"f", "G", "k"}
     assert not hasattr(builtins, "G")
+
+
+@pytest.mark.parametrize("bind", BINDS)
+def test_what_code_binds_as_it_runs_is_told_from_its_text(bind: str) -> None:
+    at_top = bind.replace("\n  ", "\n")
+    assert binds(at_top, {"len"}) is True
+    assert binds(at_top, {"abs"}) is False
+    assert binds(f"def f():\n  {bind}", {"len"}) is False
+    declared = f"def f():\n  global len\n  {bind}"
+    assert binds(declared, {"len"}) is (None if ":" in bind and "int" in bind else True)
+    for unknown in (f"{bind}\neval('1')", f"{bind}\n\uff45val('1')", "len = = 1"):
+        assert binds(unknown, {"len"}) is None
+
+
+def test_names_in_other_letters_are_the_same_names() -> None:
+    assert bound_later("\uff45xec('len = 3')") is None
+    assert may_bind("\uff45xec('len = 3')", frozenset({"len"}))
+
+
+def test_a_module_defines_imports_and_needs_names() -> None:
+    module = module_of("import math\nadd = wrapped(add)\ndef f():\n  return math.pi * g(x)\nf()")
+    assert module is not None
+    assert module.defined == {"add", "f"}
+    assert module.imported == {"math"}
+    assert module.needed == {"add", "wrapped", "g", "x"}
+    assert module_of("x =") is None

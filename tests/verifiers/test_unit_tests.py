@@ -338,3 +338,113 @@ def test_code_as_a_whole_keeps_its_fences() -> None:
     quoted = 'TEXT = """\n```\n"""\n' + RIGHT
     ast.parse(quoted)
     assert graded(quoted, code="whole").passed
+
+
+SHARED = "t = ()\nfor _ in range(60): t = (t, t)\n"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("{t: 1}", "{t}", "frozenset([t])", "[{'a': {t: 1}}]", "{1: t}", "t", "[t, t]", "Box()"),
+        *("{'a': t}", "range(10 ** 12)", "{'a': 1}.keys()"),
+    ],
+)
+@pytest.mark.parametrize("equals", [1, [[]], {"a": []}])
+def test_a_value_that_takes_for_ever_to_look_at_fails(value: str, equals: Any) -> None:
+    code = f"{SHARED}class Box:\n    def __init__(self): self.x = {{t: 1}}\ndef f(): return {value}"
+    for unjudged in ("errored", "failed"):
+        grade = graded(code, [{"call": "f()", "equals": equals}], unjudged=unjudged)
+        assert (grade.status, grade.subscores) == (Status.FAILED, {"runs": 1, "tests": 0})
+
+
+def test_shared_parts_may_be_keys_inside() -> None:
+    code = f"{SHARED}d = {{t: 1}}\ns = {{t, (t, t)}}\ndef f(): return [d[t], len(s)]"
+    assert graded(code, [{"call": "f()", "equals": [1, 2]}]).passed
+
+
+@pytest.mark.parametrize(
+    "bind",
+    [
+        *("sorted = {t: 1}", "eval('(sorted := {t: 1})')", "exec('sorted = {t: 1}')"),
+        *("eval('(type := {t: 1})')", "eval('(type := Box())')", "ｅval('(sorted := Box())')"),
+        *("class type: pass", "eval('(KeyError := (t,))')", "eval('(type := len)')"),
+    ],
+)
+def test_a_builtin_made_a_value_that_takes_for_ever_to_look_at_fails(bind: str) -> None:
+    box = "class Box:\n    def __init__(self): self.x = {t: 1}\n"
+    tests = ["assert sorted([2, 1]) == [1, 2] and type(f(1)) is int and KeyError"]
+    honest = f"{SHARED}{box}def f(x): return x + eval('0')\n"
+    assert graded(honest, tests).passed
+    assert graded(f"{honest}{bind}", tests).status is Status.FAILED
+
+
+def test_code_cannot_reach_what_looks_at_its_values() -> None:
+    names = ("look", "is", "scalars", "str", "range", "most")
+    binds = "; ".join(f"_nightowl_{name} = All()" for name in names)
+    code = (
+        "class All:\n    def __eq__(self, o): return True\n    def __call__(self, *a): return 1\n"
+        f"def add(a, b):\n    exec('global {', '.join(f'_nightowl_{name}' for name in names)}')\n"
+        f"    exec({binds!r})\n    return a + b\n"
+    )
+    assert graded(code, [{"call": "add(1, 2)", "equals": 3}] * 2).passed
+    assert graded(code, [{"call": "add(1, 2)", "equals": 4}] * 2).status is Status.FAILED
+
+
+def test_a_call_may_end_with_a_semicolon_or_a_comment() -> None:
+    for call in ("add(1, 2);", "add(1, 2)  # three", "(add(1,\n2))", " add(1, 2)".strip()):
+        assert graded(RIGHT, [{"call": call, "equals": 3}]).passed
+
+
+WRONG_TESTS = {
+    "misspelt": "assert ad(1, 2) == 3",
+    "divides by zero": "1 / 0",
+    "wrong": "assert add(1, 2) == 4",
+    "expects an error": "add('a', 1)",
+    "lacks a module": "import numpy",
+}
+
+
+@pytest.mark.parametrize("test", WRONG_TESTS.values(), ids=WRONG_TESTS.keys())
+@pytest.mark.parametrize("code", [RIGHT, "x = 1", "while True: pass", "no python"])
+@pytest.mark.parametrize("unjudged", ["errored", "failed"])
+def test_an_item_whose_reference_fails_is_wrong_whatever_the_code(
+    test: str, code: str, unjudged: str
+) -> None:
+    grade = graded(code, [*TESTS, test], reference="code", unjudged=unjudged, timeout_s=0.5)
+    assert (grade.status, grade.error_kind) == (Status.ERRORED, "item")
+
+
+def test_an_endless_setup_is_the_configurations_error() -> None:
+    for unjudged in ("errored", "failed"):
+        for text in (RIGHT, "x = 1"):
+            grade = graded(text, setup="while True: pass", timeout_s=0.2, unjudged=unjudged)
+            assert (grade.status, grade.error_kind) == (Status.ERRORED, "config")
+
+
+@pytest.mark.parametrize("test", ["1 / 0", {"call": "1 / 0", "equals": 1}, "while True: pass"])
+@pytest.mark.parametrize("right", [None, "code"])
+def test_a_test_that_cannot_pass_by_itself_is_the_items_error(test: Any, right: str | None) -> None:
+    for code in (RIGHT, RIGHT.replace("+", "-")):
+        grade = graded(code, [*TESTS, test], timeout_s=0.5, unjudged="failed", reference=right)
+        assert (grade.status, grade.error_kind) == (Status.ERRORED, "item")
+
+
+def test_code_that_overruns_in_a_test_is_not_the_tests_fault() -> None:
+    for code in ("def add(a, b):\n    while True: pass", "while True: pass"):
+        for reference in (None, "code"):
+            grade = graded(code, timeout_s=0.3, unjudged="failed", reference=reference)
+            assert (grade.status, grade.score) == (Status.FAILED, 0)
+
+
+def test_an_example_after_the_code_does_not_break_it() -> None:
+    examples = (
+        "print(add('a', 1))",
+        "a = int(input())\nprint(add(a, 1))",
+        "import unittest\nfrom solution import add\nunittest.main()",
+    )
+    for example in examples:
+        assert graded(f"```python\n{RIGHT}```\n\nUse it so:\n\n```python\n{example}\n```").passed
+    block = "".join(f"    {line}\n" for line in RIGHT.splitlines())
+    assert graded(f"Here it is:\n\n{block}\nIt adds.").passed
+    assert graded(f"Here is the function:\n\n{RIGHT}").passed
