@@ -114,9 +114,11 @@ def share(progress: dict[str, Any], minutes: float | None) -> float:
 
 def _detail(progress: dict[str, Any]) -> str:
     parts = [f"iteration {progress['iteration']}"]
-    if progress["mean_reward"] is not None:
+    if progress.get("loss") is not None:  # of a gradient trainer
+        parts.append(f"loss {progress['loss']:.3f}")
+    if progress.get("mean_reward") is not None:
         parts.append(f"{progress['fitness']} {progress['mean_reward']:.3f}")
-    if progress["pass_rate"] is not None:
+    if progress.get("pass_rate") is not None:
         parts.append(f"{progress['pass_rate']:.0%} passed")
     parts.append(f"{progress['tokens_per_second']:.0f} tok/s")
     parts.append(f"{clock(progress['eta_s'])} left")

@@ -24,14 +24,13 @@ from app.api.grading_schemas import (
     TrustReport,
 )
 from app.api.wire import Json
-from app.night import data, grading, trust
+from app.night import configs, data, grading, trust
 from app.night.grading import grader_of, sample_of
 from app.security import Name
 from app.state import Parts, Running
 from storage import episodes, grades, tasks
 from storage.errors import NotFound
 from storage.tables import Episode, GradeRow, Task
-from trainers.state import FuraSConfig
 from verifiers import Grade, GraderConfigError, Status, build
 
 router = APIRouter(prefix="/tasks", route_class=JsonRoute)
@@ -105,7 +104,7 @@ def examine(task: TaskName, parts: Running) -> TrustReport:
         lambda items: parts.graders.references(row.grader, items),
         grader_of(parts.graders, parts.engine.tool_form, row, row.grader),
         threshold=parts.settings.max_trivial_share,
-        max_chars=FuraSConfig.model_validate(row.training).max_tokens * trust.CHARS_PER_TOKEN,
+        max_chars=configs.parse_named(row.training).max_tokens * trust.CHARS_PER_TOKEN,
         pause=_limit(parts, TRUST_S),
     )
     return TrustReport.model_validate(

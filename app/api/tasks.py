@@ -15,11 +15,11 @@ from app.api.graders import build_grader, reads_tool_calls
 from app.api.grading import TaskName, counts
 from app.api.schemas import TaskCreate, TaskPublic, TaskUpdate
 from app.api.wire import Deleted, Listed
+from app.night import configs
 from app.state import Parts, Running
 from storage import episodes, tasks, versions
 from storage.errors import NotFound
 from storage.tables import Task
-from trainers.state import FuraSConfig
 
 logger = logging.getLogger("nightowl")
 router = APIRouter(prefix="/tasks", route_class=JsonRoute)
@@ -162,7 +162,7 @@ def _require_served(base_model: str | None, served: str) -> None:
 def _checked_training(training: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides themselves, if the trainer takes them."""
     try:
-        FuraSConfig.model_validate(training)
+        configs.parse_named(training)
     except ValidationError as error:
         raise validation_error(error.errors(), "training") from error
     return dict(training)

@@ -1,24 +1,31 @@
 """What a job keeps on disk while it is not finished, so that it can be killed at any moment.
 
-`<runs>/<job>/plan.json` names the chosen data; it is written after `state.npz`, the trainer's
-state, so a plan never lacks its state. `trained.json` appears when training has ended. Each file
-is replaced atomically, and together they determine every later byte of the expert.
+`<runs>/<job>/plan.json` names the chosen data; it is written after the arrays that training starts
+from (`state.npz`, the trainer's state, or `start.npz`), so a plan never lacks them. `trained.json`
+appears when training has ended. Each file is replaced atomically, and together they determine every
+later byte of the expert.
 """
 
 import io
 import json
 import shutil
 import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
 
 from app.night.data import Choice
+from app.night.exchange import Order
 from storage import atomic
 from storage.errors import Corrupt
-from trainers.state import State
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -65,11 +72,17 @@ class RunFolder:
         self._path = path
         atomic.remove_leftovers(path)
 
-    def begin(self, plan: Plan, state: State) -> None:
-        """Forgets an earlier beginning and stores this one."""
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self._path
+
+    def begin(self, plan: Plan, start: Mapping[str, Arrays]) -> None:
+        """Forgets an earlier beginning and stores this one; `start`: name -> arrays."""
         self.clear()
         self._path.mkdir(mode=0o700, parents=True)
-        self.save_state(state)
+        for name, arrays in start.items():
+            self.save(name, arrays)
         atomic.write_json(self._path / "plan.json", asdict(plan))
 
     def clear(self) -> None:
@@ -89,23 +102,38 @@ class RunFolder:
         except (KeyError, TypeError, AttributeError) as error:
             raise Corrupt("the job's plan.json is damaged") from error
 
-    def save_state(self, state: State) -> None:
-        """Replaces the trainer's state."""
+    def save(self, name: str, arrays: Arrays) -> None:
+        """Replaces `<name>.npz`."""
         buffer = io.BytesIO()
-        arrays: dict[str, Any] = dict(state.pack())
-        np.savez(buffer, allow_pickle=False, **arrays)
-        atomic.write_bytes(self._path / "state.npz", buffer.getvalue())
+        stored: dict[str, Any] = dict(arrays)
+        np.savez(buffer, allow_pickle=False, **stored)
+        atomic.write_bytes(self._path / f"{name}.npz", buffer.getvalue())
 
-    def state(self) -> State:
-        """The trainer's state as last saved."""
+    def has(self, name: str) -> bool:
+        """Whether there is a `<name>.npz`."""
+        return (self._path / f"{name}.npz").exists()
+
+    def load(self, name: str, read: Callable[[Mapping[str, npt.NDArray[Any]]], Read]) -> Read:
+        """`<name>.npz` as last saved; `read` raises KeyError or ValueError for other arrays."""
         try:
-            stored = io.BytesIO((self._path / "state.npz").read_bytes())
+            stored = io.BytesIO((self._path / f"{name}.npz").read_bytes())
             with np.load(stored, allow_pickle=False) as arrays:
-                return State.unpack(arrays)
+                return read(dict(arrays))
         except FileNotFoundError as error:
-            raise Corrupt("the job's state.npz is missing; start a new job") from error
+            raise Corrupt(f"the job's {name}.npz is missing; start a new job") from error
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise Corrupt("the job's state.npz is damaged; start a new job") from error
+            raise Corrupt(f"the job's {name}.npz is damaged; start a new job") from error
+
+    def save_order(self, order: Order) -> None:
+        """Replaces what the trainer's process is to do."""
+        atomic.write_json(self._path / "order.json", order.model_dump(mode="json"))
+
+    def order(self) -> Order:
+        """What the trainer's process is to do."""
+        try:
+            return Order.model_validate(self._json("order.json"))
+        except ValidationError as error:
+            raise Corrupt("the job's order.json is damaged") from error
 
     def save_trained(self, trained: Trained) -> None:
         """Notes that training has ended with the state as last saved."""

@@ -1,8 +1,8 @@
 """What a night works with, the ways it can end, and how it tells about itself."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlmodel import Session
@@ -12,14 +12,14 @@ from app.config import Settings
 from app.engine.grammar import GrammarError
 from app.engine.sampling import Sampling
 from app.engine.scheduler import Engine
+from app.night import configs
 from app.night.checkpoint import RunFolder
+from app.night.configs import Config, TrainerName
 from app.night.grading import grader_of
 from storage import jobs, tasks
 from storage.db import Database
 from storage.experts import ExpertStore
 from storage.tables import Job, JobStatus, Task
-from trainers.fura_s import Progress
-from trainers.state import FuraSConfig
 from verifiers import Grade, GraderConfigError, GraderPool, Sample, build
 
 
@@ -74,7 +74,8 @@ class Night:
     house: House
     job: Job
     task: Task
-    config: FuraSConfig
+    trainer: TrainerName
+    config: Config
     folder: RunFolder
     check: Callable[[], None]
 
@@ -102,9 +103,9 @@ class Night:
                 jobs.set_progress(session, self.job.id, data)
         self.house.notify(self.job.id)
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: Mapping[str, Any]) -> None:
         """Stores the trainer's progress, as an event and as the job's newest."""
-        data = {key: _finite(value) for key, value in asdict(progress).items()}
+        data = {key: _finite(value) for key, value in progress.items()}
         with self.house.database.session() as session:
             self.still_running(session)
             jobs.append_event(session, self.job.id, "progress", data)
@@ -142,6 +143,8 @@ def open_night(house: House, job_id: str, should_stop: Callable[[], str | None])
     except GrammarError as error:
         raise NightError(f"answers of task {task.name!r} cannot be decoded: {error}") from error
 
+    trainer, settings = configs.named({"trainer": job.trainer, **job.config})
+
     def check() -> None:
         reason = should_stop()
         if reason is not None:
@@ -151,7 +154,8 @@ def open_night(house: House, job_id: str, should_stop: Callable[[], str | None])
         house=house,
         job=job,
         task=task,
-        config=FuraSConfig.model_validate(job.config),
+        trainer=trainer,
+        config=configs.parse(trainer, settings),
         folder=RunFolder(house.settings.runs / job.id),
         check=check,
     )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from app.engine.sampling import Sampling
 from app.engine.text import Completion
-from app.night.context import NoExpert
+from app.night.context import Night, NoExpert
 from app.night.data import Prompt
 from app.night.grading import GradeMany
 from trainers.fura_s import Scores
@@ -168,3 +168,8 @@ class Evaluator:
     def _count_error(self, error: str | None) -> None:
         self.errored += 1
         self.last_error = error
+
+
+def evaluator_of(night: Night, prompts: Sequence[Prompt]) -> Evaluator:
+    """An evaluator of some of a night's prompts."""
+    return Evaluator(night.house.engine, night.grade_many, prompts, night.sampling, night.check)

@@ -23,14 +23,14 @@ from sqlmodel import Session
 from app.config import Settings
 from app.engine.errors import EngineError, EngineRestarting, EngineStopped, WorkDropped
 from app.engine.scheduler import Engine
+from app.night import configs
 from app.night.context import House, NightError, Stopped
-from app.night.run import TRAINER, run_job
+from app.night.run import run_job
 from storage import jobs, tasks
 from storage.db import Database
 from storage.errors import NoSpace, StorageError
 from storage.experts import ExpertStore
 from storage.tables import Job, JobStatus
-from trainers.state import FuraSConfig
 from verifiers import GraderPool
 
 logger = logging.getLogger("nightowl")
@@ -100,7 +100,7 @@ class JobRunner:
     def enqueue(
         self, task: str, trigger: str, config: dict[str, Any], seed: int | None = None
     ) -> Job:
-        """Queues a run of a task; `config` overrides the task's own, which overrides the defaults.
+        """Queues a run of a task; `config` overrides the task's own (`app.night.configs`).
 
         Without a seed the job's id gives one. Raises NotFound for the task, and pydantic's
         ValidationError, which names the field, for a configuration the trainer refuses.
@@ -285,10 +285,9 @@ class JobRunner:
 def _create(
     session: Session, task: str, trigger: str, config: dict[str, Any], seed: int | None
 ) -> Job:
-    merged = tasks.get(session, task).training | config
-    checked = FuraSConfig.model_validate(merged).model_dump(mode="json")
+    trainer, whole = configs.merged(tasks.get(session, task).training, config)
     job = jobs.create(
-        session, task=task, trainer=TRAINER, config=checked, seed=seed or 0, trigger=trigger
+        session, task=task, trainer=trainer, config=whole, seed=seed or 0, trigger=trigger
     )
     if seed is None:
         # 31 bits: a seed that every client's JSON reader keeps exact.

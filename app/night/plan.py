@@ -14,13 +14,13 @@ from app.engine.scheduler import Engine
 from app.night import data, grading, trust
 from app.night.checkpoint import Plan
 from app.night.context import House, Night, NoExpert
-from app.night.data import Choice, Dataset, Prompt
+from app.night.data import Choice, Dataset
+from app.night.ways import way_of
 from storage import episodes, grades, versions
 from storage.errors import NotFound
 from storage.grades import FrequentError
 from storage.tables import Episode, GradeRow, Version
 from storage.values import content_hash
-from trainers.state import FuraSConfig, State
 
 FloatArray = npt.NDArray[np.float32]
 Graded = list[tuple[Episode, GradeRow]]
@@ -59,20 +59,6 @@ def require_beatable(work: Work) -> None:
         " better than it.",
         {"heldout": len(trivial), "trivial_passed": len(trivial)},
     )
-
-
-def training_set(config: FuraSConfig, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-    """The prompts the trainer draws from: where only the likelihood counts, those that have one."""
-    if config.fitness != "likelihood":
-        return prompts
-    return tuple(prompt for prompt in prompts if prompt.reference is not None)
-
-
-def training_config(config: FuraSConfig, prompts: tuple[Prompt, ...]) -> FuraSConfig:
-    """The trainer's configuration: `auto` cannot warm up on references if there are none."""
-    if config.fitness != "auto" or any(prompt.reference for prompt in prompts):
-        return config
-    return config.model_copy(update={"fitness": "score"})
 
 
 def coordinates(house: House, version_id: str) -> FloatArray:
@@ -122,16 +108,17 @@ def _chosen(night: Night) -> Work:
     }
     night.say("split", numbers)
     _check_grades(night, numbers, frequent)
-    _check_prompts(night, numbers)
+    _check_prompts(night, numbers, len(way_of(night.config).usable(dataset.training)))
     trust, trivial = _checked_trust(night, dataset, graded)
 
     parent = active if active is not None and servable(active, house.engine) else None
-    state = State.fresh(night.config, night.job.seed, house.engine.coordinates.total)
-    if parent is not None:
-        state.theta = coordinates(house, parent.id)
+    if parent is None:
+        theta = np.zeros(house.engine.coordinates.total, dtype=np.float32)
+    else:
+        theta = coordinates(house, parent.id)
     parent_id = None if parent is None else parent.id
     plan = Plan(choice, parent_id, _fingerprint(night, dataset), trust, trivial)
-    night.folder.begin(plan, state)
+    night.folder.begin(plan, way_of(night.config).begin(night, theta))
     return Work(plan, dataset)
 
 
@@ -173,24 +160,25 @@ def _check_grades(night: Night, numbers: dict[str, Any], frequent: FrequentError
     )
 
 
-def _check_prompts(night: Night, numbers: dict[str, Any]) -> None:
-    """Raises NoExpert for prompts that cannot make an expert, or cannot judge one."""
-    fitness, minimum = night.config.fitness, night.house.settings.min_heldout
+def _check_prompts(night: Night, numbers: dict[str, Any], usable: int) -> None:
+    """Raises NoExpert for prompts that cannot make an expert, or cannot judge one.
+
+    `usable`: of how many the trainer can make use.
+    """
+    needs, minimum = way_of(night.config).needs_references, night.house.settings.min_heldout
     training, known, heldout = (numbers[k] for k in ("training", "with_reference", "heldout"))
-    if training >= MIN_TRAINING and known == 0 and fitness in ("likelihood", "mix"):
+    if training >= MIN_TRAINING and known == 0 and needs is not None:
         raise NoExpert(
             "no_reference",
-            f"Fitness {fitness!r} needs right answers, and the grader can write none from the"
-            ' episodes\' items; use fitness "score".',
+            f"{needs}, and the grader can write none from the episodes' items.",
             numbers,
         )
-    usable = known if fitness == "likelihood" else training
     if usable < MIN_TRAINING:
         raise NoExpert(
             "too_few_episodes",
             f"There are too few prompts to train on: {usable}, at least {MIN_TRAINING} different"
             " ones are needed besides the held-out ones.",
-            numbers | {"minimum": MIN_TRAINING},
+            numbers | {"usable": usable, "minimum": MIN_TRAINING},
         )
     if heldout < minimum:
         raise NoExpert(

@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from app.config import Settings
 from app.night import gate
-from app.night.checkpoint import Trained
 from app.night.context import House, Night, NoExpert, open_night
 from app.night.data import Prompt
-from app.night.evaluate import Evaluator
+from app.night.evaluate import Evaluator, evaluator_of
 from app.night.gate import GateResult
 from app.night.plan import (
     Work,
@@ -31,24 +30,15 @@ from app.night.plan import (
     make_plan,
     require_beatable,
     servable,
-    training_config,
-    training_set,
 )
-from app.night.trust import Discrimination
+from app.night.ways import way_of
 from storage import jobs, versions
 from storage.experts import DataSnapshot, Manifest
 from storage.tables import JobStatus
-from storage.values import utcnow
-from trainers import fura_s
-from trainers.fura_s import Progress
-from trainers.state import State
 
 FloatArray = npt.NDArray[np.float32]
 
-TRAINER = "fura_s"
 KIND: Literal["spectral"] = "spectral"
-MAX_ERRORED_ANSWERS = 0.5
-"""Share of answers in training that could not be graded, the engine's failures among them."""
 MAX_ERRORED_AT_GATE = 0.1
 
 
@@ -104,31 +94,16 @@ def run_job(house: House, job_id: str, should_stop: Callable[[], str | None]) ->
 
 def train(night: Night, work: Work) -> Candidate:
     """Trains from the last checkpoint to a natural end. Raises Stopped, NoExpert."""
+    way = way_of(night.config)
     trained = night.folder.trained()
     if trained is None:
         night.say("phase", {"phase": "train"})
-        trained = _trained(night, work)
+        trained = way.train(night, way.usable(work.data.training))
         night.folder.save_trained(trained)
-    state = night.folder.state()
-    training = {
-        "ended": trained.reason,
-        "iterations": state.iteration,
-        "seconds": round(state.elapsed_s, 3),
-        "zero_variance": state.zero_variance,
-        "discrimination": trained.discrimination,
-    }
-    if trained.reason == "flat" or state.zero_variance == state.iteration:
-        raise NoExpert(
-            "flat",
-            f"All candidates were rewarded equally in each of {state.iteration} iterations: there"
-            " is nothing to learn from these prompts with this grader.",
-            {"training": training},
-        )
+    theta, training = way.made(night, trained)
     layout = night.house.engine.coordinates
     with np.errstate(over="ignore"):  # reported below
-        tensors = {
-            name: part.astype(np.float16) for name, part in layout.split(state.theta).items()
-        }
+        tensors = {name: part.astype(np.float16) for name, part in layout.split(theta).items()}
     flat = layout.join(tensors)
     if not np.isfinite(flat).all():
         raise NoExpert(
@@ -139,35 +114,6 @@ def train(night: Night, work: Work) -> Candidate:
     return Candidate(tensors, flat, trained.ended_at, training)
 
 
-def _trained(night: Night, work: Work) -> Trained:
-    """Runs the trainer, checkpointing every iteration; how it ended."""
-    prompts = training_set(night.config, work.data.training)
-    evaluator = _evaluator(night, prompts)
-
-    def on_iteration(state: State, progress: Progress) -> None:
-        night.folder.save_state(state)
-        night.report(progress)
-        if evaluator.errored > MAX_ERRORED_ANSWERS * evaluator.graded:
-            raise NoExpert(
-                "too_many_errored",
-                f"{evaluator.errored} of {evaluator.graded} answers could not be graded, the last"
-                f" because: {evaluator.last_error}.",
-                {"graded": evaluator.graded, "errored": evaluator.errored},
-            )
-
-    reason = fura_s.train(
-        training_config(night.config, prompts),
-        night.folder.state(),
-        len(prompts),
-        evaluator,
-        on_iteration,
-        night.check,
-        night.house.engine.info.layers,
-    )
-    told = Discrimination(len(evaluator.compared), len(evaluator.told_apart))
-    return Trained(reason, utcnow().isoformat(), told.public())
-
-
 def judge(night: Night, work: Work, candidate: Candidate) -> Verdict:
     """Candidate and active version answer the held-out prompts; an exact paired test decides."""
     night.say("phase", {"phase": "gate"})
@@ -176,7 +122,7 @@ def judge(night: Night, work: Work, candidate: Candidate) -> Verdict:
         active = versions.active(session, night.task.name)
     opponent = active if active is not None and servable(active, house.engine) else None
     served = None if opponent is None else coordinates(house, opponent.id)
-    evaluator = _evaluator(night, work.data.heldout)
+    evaluator = evaluator_of(night, work.data.heldout)
     trivial = work.plan.trivial
     result = gate.decide(
         _passes(evaluator, candidate.flat, work.data.heldout),
@@ -259,11 +205,6 @@ def end_without_expert(night: Night, end: NoExpert, trust: dict[str, Any] | None
     night.house.notify(night.job.id)
 
 
-def _evaluator(night: Night, prompts: tuple[Prompt, ...]) -> Evaluator:
-    engine = night.house.engine
-    return Evaluator(engine, night.grade_many, prompts, night.sampling, night.check)
-
-
 def _manifest(night: Night, work: Work, candidate: Candidate, verdict: Verdict) -> Manifest:
     engine, chosen = night.house.engine, work.plan.choice
     return Manifest(
@@ -273,7 +214,7 @@ def _manifest(night: Night, work: Work, candidate: Candidate, verdict: Verdict) 
         basis=engine.basis_kind,
         basis_hash=engine.basis_hash,
         task=night.task.name,
-        trainer=TRAINER,
+        trainer=night.trainer,
         config=night.job.config,
         seed=night.job.seed,
         parent=work.plan.parent,

@@ -42,3 +42,8 @@ def test_the_bar_follows_the_budget_that_is_used_up_further(
 
 def test_seconds_are_shown_as_minutes_and_seconds() -> None:
     assert [console.clock(s) for s in (0, 59.9, 60, 3725)] == ["0:00", "0:59", "1:00", "62:05"]
+
+
+def test_a_gradient_trainers_progress_shows_its_loss() -> None:
+    progress = {"iteration": 3, "loss": 1.25, "tokens_per_second": 80.0, "eta_s": 61}
+    assert console._detail(progress) == "iteration 3, loss 1.250, 80 tok/s, 1:01 left"

@@ -42,6 +42,12 @@ CONFIG: dict[str, Any] = {
     "max_tokens": 1,
     "probe_every": 100,  # so that only the gate generates
 }
+IMITATION = {"batch": 8, "max_tokens": 1, "iterations": 16}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "fura_s": CONFIG,
+    "lcsb": {"lr": 0.02, "r": 0.5, "cosine_every": 4} | IMITATION,
+    "absignsgd": {"lr": 0.05} | IMITATION,
+}
 COUNT = 60  # episodes
 WORDS = ("light", "kitchen", "door", "window", "garage", "bedroom", "open", "close", "on", "off")
 
@@ -138,14 +144,16 @@ def add_episodes(
     return ids
 
 
-def add_job(house: House, status: JobStatus = JobStatus.RUNNING, **config: Any) -> str:
-    """The id of a new job; `config` changes CONFIG."""
+def add_job(
+    house: House, status: JobStatus = JobStatus.RUNNING, trainer: str = "fura_s", **config: Any
+) -> str:
+    """The id of a new job; `config` changes the trainer's in CONFIGS."""
     with house.database.session() as session:
         job = jobs.create(
             session,
             task=TASK,
-            trainer="fura_s",
-            config=CONFIG | config,
+            trainer=trainer,
+            config=CONFIGS[trainer] | config,
             seed=1,
             trigger="api",
         )

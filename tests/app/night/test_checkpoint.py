@@ -32,25 +32,25 @@ def test_a_folder_that_was_never_begun_has_neither_plan_nor_end(folder):
 
 
 def test_plan_state_and_end_are_read_back_as_stored(folder, state):
-    folder.begin(PLAN, state)
+    folder.begin(PLAN, {"state": state.pack()})
     end = Trained("plateau", "2026-01-01T00:00:00+00:00")
     folder.save_trained(end)
     assert (folder.plan(), folder.trained()) == (PLAN, end)
-    stored = folder.state().pack()
+    stored = folder.load("state", State.unpack).pack()
     for name, array in state.pack().items():
         assert stored[name].tobytes() == array.tobytes()
 
 
 def test_a_new_beginning_forgets_the_end_of_the_old_one(folder, state):
-    folder.begin(PLAN, state)
+    folder.begin(PLAN, {"state": state.pack()})
     folder.save_trained(Trained("flat", "2026-01-01T00:00:00+00:00"))
-    folder.begin(PLAN, state)
+    folder.begin(PLAN, {"state": state.pack()})
     assert folder.trained() is None
     assert folder.plan() == PLAN
 
 
 def test_what_a_killed_process_left_half_written_is_removed(folder, state, tmp_path):
-    folder.begin(PLAN, state)
+    folder.begin(PLAN, {"state": state.pack()})
     path = tmp_path / "runs" / "job_1"
     (path / ".nightowl-tmp-0011223344556677").write_bytes(b"half")
     assert RunFolder(path).plan() == PLAN
@@ -60,19 +60,23 @@ def test_what_a_killed_process_left_half_written_is_removed(folder, state, tmp_p
 @pytest.mark.parametrize("name", ["plan.json", "trained.json", "state.npz"])
 @pytest.mark.parametrize("damage", [b"", b"[]", b"\xff", b"{}", b'{"choice":[]}', b"PK\x03\x04"])
 def test_a_damaged_file_is_an_error_that_names_it(folder, state, tmp_path, name, damage):
-    folder.begin(PLAN, state)
+    folder.begin(PLAN, {"state": state.pack()})
     (tmp_path / "runs" / "job_1" / name).write_bytes(damage)
-    read = {"plan.json": folder.plan, "trained.json": folder.trained, "state.npz": folder.state}
+    read = {
+        "plan.json": folder.plan,
+        "trained.json": folder.trained,
+        "state.npz": lambda: folder.load("state", State.unpack),
+    }
     with pytest.raises(Corrupt, match=name):
         read[name]()
 
 
 def test_a_truncated_or_flipped_state_is_an_error(folder, state, tmp_path):
-    folder.begin(PLAN, state)
+    folder.begin(PLAN, {"state": state.pack()})
     path = tmp_path / "runs" / "job_1" / "state.npz"
     whole = path.read_bytes()
     at = whole.index(state.theta.tobytes())
     for damaged in (whole[:-30], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
         path.write_bytes(damaged)
         with pytest.raises(Corrupt):
-            folder.state()
+            folder.load("state", State.unpack)

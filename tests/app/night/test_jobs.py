@@ -13,7 +13,7 @@ from storage.errors import Conflict, NoSpace, NotFound
 from storage.tables import JobStatus
 from tests.app.night import nights
 from tests.app.night.nights import CONFIG, TASK, Watch, job_of
-from trainers.state import FuraSConfig
+from trainers.state import FuraSConfig, State
 
 
 class Held(Engine):
@@ -172,16 +172,16 @@ def test_a_bug_fails_its_job_without_telling_what_only_the_log_should_hold(
 
 def test_a_full_disk_pauses_the_job_and_it_goes_on_later(house, runner, held, watch, monkeypatch):
     held.open.set()
-    save = RunFolder.save_state
+    save = RunFolder.save
     full = threading.Event()
     full.set()
 
-    def no_space(folder, state):
-        if full.is_set() and state.iteration == 3:
+    def no_space(folder, name, arrays):
+        if full.is_set() and State.unpack(arrays).iteration == 3:
             raise NoSpace("no space left") from OSError(errno.ENOSPC, "")
-        save(folder, state)
+        save(folder, name, arrays)
 
-    monkeypatch.setattr(RunFolder, "save_state", no_space)
+    monkeypatch.setattr(RunFolder, "save", no_space)
     job_id = runner.enqueue(TASK, "api", CONFIG, 1).id
     runner.start()
     watch.until(lambda: job_of(house, job_id).status is JobStatus.PAUSED)

@@ -4,7 +4,7 @@ import pytest
 
 from app.night.context import Stopped
 from app.night.data import Prompt
-from app.night.plan import training_config, training_set
+from app.night.evolution import Evolution
 from app.night.run import run_job
 from storage import episodes
 from storage.tables import JobStatus
@@ -17,24 +17,24 @@ WITHOUT = Prompt("ep_2", (1, 2), {}, None, reference=None)
 
 
 def test_where_only_the_likelihood_counts_prompts_need_a_reference():
-    assert training_set(FuraSConfig(fitness="likelihood"), (WITH, WITHOUT)) == (WITH,)
+    assert Evolution(FuraSConfig(fitness="likelihood")).usable((WITH, WITHOUT)) == (WITH,)
 
 
 @pytest.mark.parametrize("fitness", ["score", "mix", "auto"])
 def test_every_other_fitness_uses_all_prompts(fitness):
-    assert training_set(FuraSConfig(fitness=fitness), (WITH, WITHOUT)) == (WITH, WITHOUT)
+    assert Evolution(FuraSConfig(fitness=fitness)).usable((WITH, WITHOUT)) == (WITH, WITHOUT)
 
 
 def test_auto_warms_up_on_references_where_there_are_any():
     config = FuraSConfig()
-    assert training_config(config, (WITH, WITHOUT)) == config
+    assert Evolution(config).warmed((WITH, WITHOUT)) == config
 
 
 def test_auto_without_any_reference_is_the_score_and_changes_nothing_else():
     config = FuraSConfig(lr=0.5)
-    assert training_config(config, (WITHOUT,)) == FuraSConfig(lr=0.5, fitness="score")
+    assert Evolution(config).warmed((WITHOUT,)) == FuraSConfig(lr=0.5, fitness="score")
     asked = FuraSConfig(fitness="mix")
-    assert training_config(asked, (WITHOUT,)) == asked
+    assert Evolution(asked).warmed((WITHOUT,)) == asked
 
 
 def outcome(house, should_stop=never, job_id=None, **config):
