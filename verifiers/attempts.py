@@ -12,10 +12,12 @@ text (`verifiers/folding.py`) these are attempts:
   behind a brace, of any key or in quotes, or in quotes before an object: `["off", {...}]`;
 * any name of more than one letter with `(` right after it, and with a space if `key=` or `)`
   follows; endings such as "light(s)" are none;
-* behind a brace, a key such as `tool` with a name as its value, or `name` or `action` where another
-  key is `arguments`, `args`, `parameters`, `input` or such.
+* behind a brace, a key such as `tool` or `action` with a name as its value, or `name` where another
+  key is `arguments`, `args`, `parameters`, `input` or such; a text that is an object of objects,
+  `{"off": {...}}`; and `name:` on a line before one with `arguments:`.
 
-The last two count where the names are not all there are. Linear in the length of the text.
+The last two count where the names are not all there are. And a line that begins with a known name
+with an underscore in it, `turn_off hall`, is an attempt, too. Linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -40,6 +42,19 @@ _MARKS = re.compile(
     re.IGNORECASE,
 )
 _INPUT = re.compile(r"\b(?:action|tool)[ _]?input[\"']?\s*[:=]")
+# Whole words with an underscore: nobody begins a line of prose with one.
+_LINE_NAME = re.compile(r"^[^\w\n]{0,8}([^\W_]+_\w+)", re.MULTILINE)
+_OBJECTS = re.compile(
+    r"[^\w{]{0,40}(?:json\b\s*+)?\{\s*+[\"']?(?!(?:answer|response|result|message|content|error|output|data)\b)"
+    r"[A-Za-z_][\w.]*+[\"']?\s*+:\s*+\{(?s:.*)\}\s*+\}\W{0,40}\Z",
+    re.IGNORECASE,
+)
+_FIELDS = re.compile(
+    r"^[^\w\n]{0,8}(?:name|function|tool|action)\s*+:[^\n]{1,80}+\n"
+    r"[^\w\n]{0,8}(?:arguments|args|parameters|params|input)\s*+:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CALLED = re.compile(r"[\"'](?:tool|function)(?:_?calls?)?[\"']\s*+:\s*+[\[{]", re.IGNORECASE)
 # A word, what may stand between a name and its bracket, and the bracket.
 _BRACKETED = re.compile(r"(?<!\w)(\w++)([\s\"'`*~:=>|!?.)-]*+)([(\[{<])")
 _WORD = re.compile(r"\w+")
@@ -82,9 +97,8 @@ _VALUE_NAME = re.compile(r"[A-Za-z_][\w./-]{0,63}")
 _CALL_KEYS = _words(
     "tool function toolname functionname toolcall functioncall toolcalls functioncalls"
 )
-_NAME_KEYS = _CALL_KEYS | _words(
-    "name action actionname method service command intent api call do fn func"
-)
+_ACTION_KEYS = _CALL_KEYS | _words("action actionname service command intent call method do")
+_NAME_KEYS = _ACTION_KEYS | _words("name api fn func")
 _ARGUMENT_KEYS = _words(
     "arguments argument args arg parameters parameter params kwargs input inputs "
     "toolinput actioninput actionargs toolargs functionarguments"
@@ -110,11 +124,14 @@ def attempts_call(
     `names` are known functions, and with `only` there are no others. Without `lines`, a name with
     brackets after it is no call, whatever is in them.
     """
+    known = _known(frozenset(names))
+    if _begins_line(text, known):
+        return True
     if not _POSSIBLE.search(text):
         return False
-    known = _known(frozenset(names))
     return any(
         _has_marks(one)
+        or (not only and _is_structure(one))
         or _has_pairs(one, known, only)
         or (lines and _has_brackets(one, known, only))
         for one in folds(text)
@@ -125,6 +142,17 @@ def attempts_call(
 def _known(names: frozenset[str]) -> _Known:
     folded = frozenset(folds(name)[0] for name in names)
     return _Known(folded, frozenset(map(squeezed, folded)) - {""})
+
+
+def _is_structure(text: str) -> bool:
+    return any((_OBJECTS.match(text), _FIELDS.search(text), _CALLED.search(text)))
+
+
+def _begins_line(text: str, known: _Known) -> bool:
+    if "_" not in text:
+        return False
+    named = (match[1] for match in _LINE_NAME.finditer(text))
+    return any(name in known.exact for name in named)
 
 
 def _has_marks(text: str) -> bool:
@@ -230,7 +258,7 @@ def _has_pairs(text: str, known: _Known, only: bool) -> bool:
         key = _key(match)
         with_arguments = with_arguments or key in _ARGUMENT_KEYS
         if key in _NAME_KEYS and _may_be_name(value):
-            if key in _CALL_KEYS and braced:
+            if key in _ACTION_KEYS and braced:
                 return True
             named = True
     return named and with_arguments

@@ -64,6 +64,9 @@ _OTHER_DIGIT = re.compile(r"[^\D0-9]")
 _CLOSING = re.compile(
     r"(?:[*`}$]|_+(?!\w))*(?:\\[)\]])?(?:~|\\[,;:! ])*(?:\s?\\(?:text|mathrm|textrm|mbox)\{)?"
 )
+# What may stand between a number and its unit: `5 (km)`, `5 [in km]`, `5 in km`.
+_BESIDE = re.compile(r"\s?[(\[]\s?(?:in\s)?|,?\sin\s")
+_BESIDE_ENDS = re.compile(r"\s?[)\]]")
 _JOIN = re.compile(r"(?:\s?,)?(?:\s+and)?\s*")
 _REASON = re.compile(r"\(\s?(?:=\s?)?([0-9(][^=\n]{1,80})\)[\s.!*_$`]*\Z")
 _NAME_LOOK = 24
@@ -281,6 +284,12 @@ def _unit(text: str, match: re.Match[str], end: int) -> tuple[Unit | None, int]:
     unit, unit_end = find_unit(text, start)
     if unit is not None and unit is not UNKNOWN:
         return unit, unit_end
+    beside = _BESIDE.match(text, end)
+    if beside is not None:
+        unit_beside, unit_end = find_unit(text, beside.end())
+        if unit_beside is not None and unit_beside is not UNKNOWN:
+            closing = _BESIDE_ENDS.match(text, unit_end)
+            return unit_beside, closing.end() if closing else unit_end
     if end == start and _is_letter(text[end : end + 1]):
         raise Unreadable("goes on in letters")
     return UNKNOWN if unit is UNKNOWN or _is_money(text, match, end) else None, end

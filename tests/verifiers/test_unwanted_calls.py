@@ -111,6 +111,37 @@ def test_more_forms_are_seen_where_the_name_is_known(text: str) -> None:
     assert [grade.score for grade in grades(text, "off", "call")] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("syntax", ["json", "call"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"off": {"area": "hall"}}', '```json\n{"off": {"area": "hall"}}\n```'),
+        *('{"action": "off", "area": "hall"}', '{"service": "off", "entity": "light.hall"}'),
+        *('{"intent": "off"}', '{"type": "function", "function": {"name": "off"}}'),
+        "name: off\narguments:\n  area: hall",
+    ],
+)
+def test_structures_of_calls_are_seen_where_no_name_is_known(text: str, syntax: str) -> None:
+    assert not unknown(text, syntax).passed
+
+
+@pytest.mark.parametrize("syntax", ["json", "call"])
+@pytest.mark.parametrize(
+    ("text", "is_call"),
+    [
+        ("turn_off hall", True),
+        ("turn_off: hall", True),
+        ("I will do it:\n- turn_off hall", True),
+        ("I did not use turn_off.", False),
+        ("There is nothing_known to do.", False),
+    ],
+)
+def test_a_line_that_begins_with_a_known_name_is_a_call_if_it_is_no_word_of_prose(
+    text: str, is_call: bool, syntax: str
+) -> None:
+    assert [not grade.passed for grade in grades(text, "turn_off", syntax)] == [is_call] * 2
+
+
 @pytest.mark.parametrize("text", ["f(x) is O(n)", "sin (x)", '{"tool": "none", "args": 1}'])
 def test_where_no_name_is_known_mathematics_and_the_name_of_nothing_are_no_calls(text: str) -> None:
     assert unknown(text, "json").passed
