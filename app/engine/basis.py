@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save
 from app.engine.layers import matrices
 from app.engine.models import LoadedModel, inner
 from storage.atomic import write_bytes
+from trainers import decoder
 from trainers.spectral import Basis, BasisKind, compute_basis, pack_basis, unpack_basis
 
 log = logging.getLogger("nightowl.engine")
@@ -53,14 +54,4 @@ def dequantised(linear: Any) -> mx.array:
     if "scales" not in linear:
         weight: mx.array = linear.weight
         return weight
-    scales, biases = linear.scales, linear.get("biases")
-    if biases is not None:  # affine; the other modes pack their scales into bytes
-        scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
-    return mx.dequantize(
-        linear.weight,
-        scales,
-        biases,
-        group_size=linear.group_size,
-        bits=linear.bits,
-        mode=linear.mode,
-    )
+    return decoder.dequantised(linear, mx.float32)
